@@ -1,0 +1,3 @@
+//! The native command line; in a browser build there is nothing to do.
+
+fn main() {}

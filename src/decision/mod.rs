@@ -1,0 +1,1 @@
+//! The decision domain: rows, prompt wording and payload, answer slots, readout maths and result rows.

@@ -1,0 +1,1 @@
+//! A loaded model and what is asked of it: logits, decisions, generation.

@@ -1,0 +1,1 @@
+//! Device, limits, buffers, pipelines and readback.

@@ -1,0 +1,1 @@
+//! Native files: models on disk, downloads, the ladder.

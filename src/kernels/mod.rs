@@ -1,0 +1,1 @@
+//! One file a kernel: parameters, dispatch, and its test against a reference.

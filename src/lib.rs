@@ -1,0 +1,21 @@
+//! semif: semantic ifs from open models.
+//!
+//! A state, a question and 2 to 20 described options go in; a probability for each option comes out, read from the
+//! logits of one forward pass. The same engine runs natively (Vulkan, Metal, DX12) and in a browser tab (WebGPU), from
+//! the same GGUF file. `docs/architecture.md` shows the rooms and which may import which.
+
+pub mod decision;
+pub mod engine;
+pub mod gguf;
+pub mod gpu;
+pub mod kernels;
+pub mod model;
+pub mod quant;
+pub mod text;
+
+#[cfg(not(target_arch = "wasm32"))]
+pub mod cli;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod hub;
+#[cfg(target_arch = "wasm32")]
+pub mod web;

@@ -1,0 +1,1 @@
+//! Hyper-parameters, weight upload, and the forward pass of each architecture.

@@ -1,0 +1,1 @@
+//! Block types: reference dequantisation on the CPU and repacking into GPU planes.

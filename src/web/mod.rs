@@ -1,0 +1,1 @@
+//! Browser faces: worker, storage and page.
