@@ -1,0 +1,129 @@
+//! Result rows: what a decision leaves behind, in the contract's keys and order.
+
+use serde::{Deserialize, Serialize};
+
+/// Stands in every result row, so that nobody takes the numbers for more than they are.
+pub const PROBABILITY_STATUS: &str = "conditional option scores: a softmax over the answer letters' logits, given that one of the listed options is \
+     answered; not calibrated probabilities of being right";
+
+/// How the logits were read, for `readout` of a direct decision.
+pub const READOUT_DIRECT: &str = "direct: logits of the answer letters after one forward pass, nothing generated";
+
+/// The model file behind a result.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelRef {
+    /// Where the file came from: `local file`, a repository, a URL.
+    pub source: String,
+    /// The source's revision, where there is one.
+    pub revision: Option<String>,
+    /// File name without folders.
+    pub file: String,
+    pub bytes: u64,
+    /// Hex SHA-256 of the whole file, where it is known.
+    pub sha256: Option<String>,
+    /// `general.architecture` of the file.
+    pub architecture: String,
+    /// `general.name` of the file, where it has one.
+    pub name: Option<String>,
+}
+
+/// How the model was run. A changed field means that logits may differ in their last bits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServingConfig {
+    /// Program and version.
+    pub engine: String,
+    /// Precision tier that really ran: `exact`, `fast`, `tensor`.
+    pub precision: String,
+    /// `direct`, `serial`, `shared`.
+    pub mode: String,
+    /// Adapter name, backend and driver.
+    pub adapter: String,
+    pub backend: String,
+    pub driver: String,
+    /// Prompt budget in tokens.
+    pub max_tokens: u32,
+    /// `own turn`, or `in front of the user text` where the template refuses a system turn.
+    pub system_text: String,
+    /// Everything that did not run as asked, in words; empty normally.
+    pub fallbacks: Vec<String>,
+}
+
+/// One result row. Logits are f32 and probabilities f64, both written with the fewest digits that read back exactly.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResultRow {
+    pub id: String,
+    /// In the row's order; so are the three lists below.
+    pub option_ids: Vec<String>,
+    pub probabilities: Vec<f64>,
+    pub option_logits: Vec<f32>,
+    pub answer_token_ids: Vec<u32>,
+    /// Length of the prompt in tokens.
+    pub input_tokens: usize,
+    /// Share of the whole vocabulary's probability on the answer letters; null unless asked for.
+    pub allowed_token_mass: Option<f64>,
+    /// Most probable token of the whole vocabulary; null unless asked for.
+    pub full_vocab_argmax_id: Option<u32>,
+    /// Hex SHA-256 of the rendered prompt.
+    pub prompt_sha256: String,
+    /// Version name of the wording.
+    pub prompt_version: String,
+    pub model: ModelRef,
+    pub serving_config: ServingConfig,
+    pub readout: String,
+    pub probability_status: String,
+    /// From submitting the forward pass to its logits being read back.
+    pub forward_seconds: f64,
+    /// The row's share of everything: tokens, forward pass, readout.
+    pub total_seconds: f64,
+}
+
+/// Stands in an output file in the place of a row that was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedRow {
+    /// Null where the row had no readable id.
+    pub id: Option<String>,
+    pub error: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_order_and_shortest_floats() {
+        let row = ResultRow {
+            id: "r\u{2028}".into(),
+            option_ids: vec!["a".into(), "b".into()],
+            probabilities: vec![0.1 + 0.2, 1e-300],
+            option_logits: vec![0.1, -16777216.0],
+            answer_token_ids: vec![32, 33],
+            input_tokens: 7,
+            allowed_token_mass: None,
+            full_vocab_argmax_id: None,
+            prompt_sha256: "00".into(),
+            prompt_version: "v".into(),
+            model: ModelRef::default(),
+            serving_config: ServingConfig::default(),
+            readout: READOUT_DIRECT.into(),
+            probability_status: PROBABILITY_STATUS.into(),
+            forward_seconds: 0.5,
+            total_seconds: 1.0,
+        };
+        let text = serde_json::to_string(&row).unwrap();
+        assert!(!text.contains('\n'));
+        assert!(text.contains("\"probabilities\":[0.30000000000000004,1e-300]"), "{text}");
+        assert!(text.contains("\"option_logits\":[0.1,-16777216.0]"), "{text}");
+        assert!(text.contains("\"allowed_token_mass\":null,\"full_vocab_argmax_id\":null"), "{text}");
+        let keys: Vec<_> = match crate::decision::Json::parse(&text).unwrap() {
+            crate::decision::Json::Object(members) => members.into_iter().map(|(k, _)| k).collect(),
+            _ => Vec::new(),
+        };
+        assert_eq!(
+            keys.join(", "),
+            "id, option_ids, probabilities, option_logits, answer_token_ids, input_tokens, allowed_token_mass, \
+             full_vocab_argmax_id, prompt_sha256, prompt_version, model, serving_config, readout, probability_status, \
+             forward_seconds, total_seconds"
+        );
+        assert_eq!(serde_json::from_str::<ResultRow>(&text).unwrap(), row);
+    }
+}
