@@ -8,6 +8,7 @@ pub mod decision;
 pub mod engine;
 pub mod gguf;
 pub mod gpu;
+pub mod hub;
 pub mod kernels;
 pub mod model;
 pub mod quant;
@@ -15,7 +16,5 @@ pub mod text;
 
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
-#[cfg(not(target_arch = "wasm32"))]
-pub mod hub;
 #[cfg(target_arch = "wasm32")]
 pub mod web;

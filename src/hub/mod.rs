@@ -1,1 +1,6 @@
-//! Native files: models on disk, downloads, the ladder.
+//! Models and where their files come from: the ladder (also used by the page), and natively files on disk, downloads
+//! and the cache.
+
+pub mod ladder;
+
+pub use ladder::{Entry, Ladder, LadderError, Quality};
