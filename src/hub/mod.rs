@@ -3,4 +3,9 @@
 
 pub mod ladder;
 
+#[cfg(not(target_arch = "wasm32"))]
+mod file;
+
+#[cfg(not(target_arch = "wasm32"))]
+pub use file::{FileSource, OpenError};
 pub use ladder::{Entry, Ladder, LadderError, Quality};
