@@ -1,0 +1,323 @@
+//! What chat templates expect of Python: string methods, `tojson`, `strftime_now`, `raise_exception`.
+
+use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
+use minijinja_contrib::pycompat;
+use web_time::{SystemTime, UNIX_EPOCH};
+
+/// Nesting of values that are written out.
+const MAX_DEPTH: usize = 64;
+
+/// What a template said when it called `raise_exception`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Raised(pub String);
+
+/// Adds the functions, filters and methods, and takes away what can make a huge text out of one number.
+pub(super) fn install(env: &mut Environment<'static>) {
+    env.set_unknown_method_callback(method);
+    env.add_filter("tojson", to_json);
+    env.add_filter("trim", |text: &str, chars: Option<&str>| strip(text, chars, true, true).to_string());
+    for filter in ["format", "batch", "slice", "indent", "pprint", "chain", "zip"] {
+        env.remove_filter(filter);
+    }
+    env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+    });
+    env.add_function("strftime_now", |format: &str| {
+        // UTC: the time zone of the machine is no part of the question.
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        strftime(format, seconds)
+    });
+}
+
+/// Replaces the tags of Hugging Face's own `{% generation %}` block, which marks the assistant's turns for training and
+/// renders as its content, by a block that always counts.
+pub(super) fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at);
+        out.push_str(before);
+        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
+        let inner = tag[2..end].trim_end_matches("%}").trim_matches(['-', '+']).trim();
+        let word = match inner {
+            "generation" => Some("if true"),
+            "endgeneration" => Some("endif"),
+            _ => None,
+        };
+        match word {
+            Some(word) => out.push_str(&tag[..end].replace(inner, word)),
+            None => out.push_str(&tag[..end]),
+        }
+        rest = &tag[end..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Python's idea of white space: Unicode's, and the four ASCII separators.
+pub(super) fn is_space(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\x1c'..='\x1f')
+}
+
+fn strip<'t>(text: &'t str, chars: Option<&str>, left: bool, right: bool) -> &'t str {
+    let drop = |c: char| chars.map_or(is_space(c), |chars| chars.contains(c));
+    let text = if left { text.trim_start_matches(drop) } else { text };
+    if right { text.trim_end_matches(drop) } else { text }
+}
+
+/// String methods that minijinja's collection lacks, has with Rust's white space, or has without bounds; all others go
+/// there.
+fn method(state: &State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    let Some(text) = value.as_str() else { return pycompat::unknown_method_callback(state, value, name, args) };
+    match name {
+        "strip" | "lstrip" | "rstrip" => {
+            let (chars,): (Option<&str>,) = from_args(args)?;
+            Ok(strip(text, chars, name != "rstrip", name != "lstrip").into())
+        }
+        "removeprefix" => {
+            let (prefix,): (&str,) = from_args(args)?;
+            Ok(text.strip_prefix(prefix).unwrap_or(text).into())
+        }
+        "removesuffix" => {
+            let (suffix,): (&str,) = from_args(args)?;
+            Ok(text.strip_suffix(suffix).unwrap_or(text).into())
+        }
+        "count" => {
+            let (what,): (&str,) = from_args(args)?;
+            Ok(if what.is_empty() { text.chars().count() + 1 } else { text.matches(what).count() }.into())
+        }
+        // Takes a width, and with it any amount of memory.
+        "format" => Err(Error::from(ErrorKind::UnknownMethod)),
+        _ => pycompat::unknown_method_callback(state, value, name, args),
+    }
+}
+
+/// `json.dumps(value, ensure_ascii=False)` as Hugging Face's `tojson`, which escapes no HTML, with its options.
+fn to_json(value: Value, rest: Rest<Value>, options: Kwargs) -> Result<Value, Error> {
+    let bad = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("tojson: {what}"));
+    let ascii = options.get::<Option<bool>>("ensure_ascii")?.or_else(|| rest.first().map(Value::is_true)).unwrap_or(false);
+    let indent = options.get::<Option<Value>>("indent")?.or_else(|| rest.get(1).cloned()).filter(|v| !v.is_none());
+    let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    let separators = options.get::<Option<Vec<String>>>("separators")?;
+    options.assert_all_used()?;
+    let indent = match indent.map(|v| usize::try_from(v)) {
+        None => None,
+        Some(Ok(width)) if width <= 16 => Some(width),
+        Some(_) => return Err(bad("indent is a number up to 16")),
+    };
+    let mut layout = Layout { ascii, indent, sort_keys, item: if indent.is_some() { "," } else { ", " }.into(), key: ": ".into() };
+    if let Some(separators) = separators {
+        let [item, key] = <[String; 2]>::try_from(separators).map_err(|_| bad("separators are two texts"))?;
+        (layout.item, layout.key) = (item, key);
+    }
+    let mut out = String::new();
+    layout.write(&value, 0, &mut out)?;
+    Ok(Value::from_safe_string(out))
+}
+
+struct Layout {
+    ascii: bool,
+    indent: Option<usize>,
+    sort_keys: bool,
+    item: String,
+    key: String,
+}
+
+impl Layout {
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        let bad = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("tojson: {what}"));
+        if depth > MAX_DEPTH {
+            return Err(bad("the value is nested too deep"));
+        }
+        match value.kind() {
+            ValueKind::None => out.push_str("null"),
+            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number if value.is_integer() => out.push_str(&value.to_string()),
+            ValueKind::Number => out.push_str(&float(f64::try_from(value.clone())?)),
+            ValueKind::String => self.text(value.as_str().unwrap_or_default(), out),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let mut empty = true;
+                out.push('[');
+                for item in value.try_iter()? {
+                    self.gap(&mut empty, depth + 1, out);
+                    self.write(&item, depth + 1, out)?;
+                }
+                self.close(empty, depth, ']', out);
+            }
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.sort_keys {
+                    keys.sort();
+                }
+                let mut empty = true;
+                out.push('{');
+                for key in keys {
+                    self.gap(&mut empty, depth + 1, out);
+                    match key.as_str() {
+                        Some(name) => self.text(name, out),
+                        None => self.text(&key.to_string(), out),
+                    }
+                    out.push_str(&self.key);
+                    self.write(&value.get_item(&key)?, depth + 1, out)?;
+                }
+                self.close(empty, depth, '}', out);
+            }
+            kind => return Err(bad(&format!("a value of kind {kind} has no JSON form"))),
+        }
+        Ok(())
+    }
+
+    fn gap(&self, first: &mut bool, depth: usize, out: &mut String) {
+        if !std::mem::take(first) {
+            out.push_str(&self.item);
+        }
+        self.line(depth, out);
+    }
+
+    fn close(&self, empty: bool, depth: usize, bracket: char, out: &mut String) {
+        if !empty {
+            self.line(depth, out);
+        }
+        out.push(bracket);
+    }
+
+    fn line(&self, depth: usize, out: &mut String) {
+        if let Some(width) = self.indent {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', width * depth));
+        }
+    }
+
+    fn text(&self, text: &str, out: &mut String) {
+        out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\x08' => out.push_str("\\b"),
+                '\x0c' => out.push_str("\\f"),
+                c if c < ' ' || (self.ascii && c > '~') => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        out.push_str(&format!("\\u{unit:04x}"));
+                    }
+                }
+                c => out.push(c),
+            }
+        }
+        out.push('"');
+    }
+}
+
+/// Python's `repr` of a float.
+fn float(value: f64) -> String {
+    if !value.is_finite() {
+        return if value.is_nan() {
+            "NaN"
+        } else if value > 0.0 {
+            "Infinity"
+        } else {
+            "-Infinity"
+        }
+        .into();
+    }
+    let scientific = format!("{value:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if value == 0.0 || (-4..16).contains(&exponent) {
+        format!("{value:?}")
+    } else {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        format!("{digits}e{sign}{:02}", exponent.abs())
+    }
+}
+
+const MONTHS: [&str; 12] =
+    ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
+const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+
+/// C's `strftime` for a time in UTC, as far as templates use it; a letter that is not known stays as it is.
+fn strftime(format: &str, seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let month_name = MONTHS[(month - 1) as usize];
+    let day_name = DAYS[(days % 7) as usize];
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let hour12 = (hour + 11) % 12 + 1;
+    let mut out = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        let mut letter = chars.next();
+        let unpadded = letter == Some('-');
+        if unpadded {
+            letter = chars.next();
+        }
+        let number = |value: u64, width: usize| if unpadded { value.to_string() } else { format!("{value:0width$}") };
+        match letter {
+            Some('Y') => out += &year.to_string(),
+            Some('y') => out += &number(year % 100, 2),
+            Some('m') => out += &number(month, 2),
+            Some('d') => out += &number(day, 2),
+            Some('e') => out += &format!("{day:2}"),
+            Some('B') => out += month_name,
+            Some('b' | 'h') => out += &month_name[..3],
+            Some('A') => out += day_name,
+            Some('a') => out += &day_name[..3],
+            Some('j') => out += &number(days - days_to(year) + 1, 3),
+            Some('H') => out += &number(hour, 2),
+            Some('I') => out += &number(hour12, 2),
+            Some('M') => out += &number(minute, 2),
+            Some('S') => out += &number(second, 2),
+            Some('p') => out += if hour < 12 { "AM" } else { "PM" },
+            Some('F') => out += &format!("{year}-{month:02}-{day:02}"),
+            Some('T') => out += &format!("{hour:02}:{minute:02}:{second:02}"),
+            Some('Z') => out += "UTC",
+            Some('z') => out += "+0000",
+            Some('%') => out.push('%'),
+            other => {
+                out.push('%');
+                out.extend(unpadded.then_some('-'));
+                out.extend(other);
+            }
+        }
+    }
+    out
+}
+
+fn is_leap(year: u64) -> bool {
+    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+}
+
+/// Days from 1970 to the start of a year.
+fn days_to(year: u64) -> u64 {
+    let before = year - 1;
+    365 * (year - 1970) + (before / 4 - before / 100 + before / 400) - (1969 / 4 - 1969 / 100 + 1969 / 400)
+}
+
+/// Year, month and day of a day since 1970.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // A year too late at most: go back to the one that has begun.
+    let mut year = 1970 + days / 365;
+    while days_to(year) > days {
+        year -= 1;
+    }
+    let mut day = days - days_to(year);
+    let lengths = [31, if is_leap(year) { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 1;
+    for length in lengths {
+        if day < length {
+            break;
+        }
+        day -= length;
+        month += 1;
+    }
+    (year, month, day + 1)
+}
