@@ -85,7 +85,8 @@ cargo_tool() {
   if ! [ -x "$root/bin/$name" ]; then
     need_rust
     say "building $crate $version, once, into $root (several minutes)"
-    cargo install "$crate" --version "$version" --root "$root" "$@" </dev/null >"$(log_file "$name")" 2>&1 \
+    # A wasm toolchain that this shell may have set up is not meant for programs of this machine.
+    env -u RUSTC_BOOTSTRAP -u CARGO_UNSTABLE_BUILD_STD cargo install "$crate" --version "$version" --root "$root" "$@" </dev/null >"$(log_file "$name")" 2>&1 \
       || { tail -n 20 "$(log_file "$name")" >&2; die "could not build $crate $version"; }
     rm -rf "$root/target"
   fi
