@@ -1,0 +1,308 @@
+//! Finding an adapter, opening a device on it, memory and readback.
+
+use super::{Buffer, GpuError, Kernel};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// How to open a GPU.
+#[derive(Debug, Clone, Default)]
+pub struct GpuOptions {
+    /// Part of an adapter's name (any case), or its number in [`adapters`]; the best adapter when `None`.
+    pub adapter: Option<String>,
+    /// Ask for the WebGPU default limits and no features, whatever the adapter offers (for tests of the lowest common ground).
+    pub default_limits: bool,
+}
+
+/// What an adapter says about itself.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct AdapterSummary {
+    /// Marketing name, or what the browser tells.
+    pub name: String,
+    /// vulkan, metal, dx12, browser-webgpu ...
+    pub backend: String,
+    /// discrete, integrated, cpu ...
+    pub kind: String,
+    /// Driver name and version.
+    pub driver: String,
+    /// Largest storage binding, bytes.
+    pub max_binding: u64,
+    /// Largest buffer, bytes.
+    pub max_buffer: u64,
+    /// Workgroup memory, bytes.
+    pub workgroup_memory: u32,
+    /// Invocations a workgroup.
+    pub invocations: u32,
+    /// Features that some kernel tier can use.
+    pub features: Vec<String>,
+    /// Sub-group sizes, smallest and largest (0 when unknown).
+    pub subgroups: (u32, u32),
+}
+
+/// An open device: what it is and what it allows.
+#[derive(Debug, Clone)]
+pub struct GpuInfo {
+    /// The adapter's own words.
+    pub adapter: AdapterSummary,
+    /// Largest storage binding granted, bytes.
+    pub max_binding: u64,
+    /// Largest buffer granted, bytes.
+    pub max_buffer: u64,
+    /// True for software adapters (lavapipe, SwiftShader, WARP).
+    pub software: bool,
+    /// GPU timestamps can be taken.
+    pub timestamps: bool,
+}
+
+struct Inner {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    info: GpuInfo,
+    kernels: Mutex<HashMap<String, Arc<Kernel>>>,
+    fault: Arc<Mutex<Option<GpuError>>>,
+}
+
+/// An open device. Cheap to clone; all clones are the same device.
+#[derive(Clone)]
+pub struct Gpu(Arc<Inner>);
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Gpu({})", self.0.info.adapter.name)
+    }
+}
+
+fn instance() -> wgpu::Instance {
+    #[cfg(target_arch = "wasm32")]
+    let descriptor = {
+        let mut d = wgpu::InstanceDescriptor::new_without_display_handle();
+        d.backends = wgpu::Backends::BROWSER_WEBGPU;
+        d
+    };
+    #[cfg(not(target_arch = "wasm32"))]
+    let descriptor = wgpu::InstanceDescriptor::new_without_display_handle_from_env();
+    wgpu::Instance::new(descriptor)
+}
+
+fn summary(adapter: &wgpu::Adapter) -> AdapterSummary {
+    let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+    let named = [
+        ("shader-f16", wgpu::Features::SHADER_F16),
+        ("subgroups", wgpu::Features::SUBGROUP),
+        ("timestamps", wgpu::Features::TIMESTAMP_QUERY),
+        ("cooperative-matrix", wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+    ];
+    let driver = [info.driver.as_str(), info.driver_info.as_str()].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join(" ");
+    AdapterSummary {
+        name: if info.name.is_empty() { "WebGPU adapter".to_string() } else { info.name },
+        backend: format!("{:?}", info.backend).to_lowercase(),
+        kind: match info.device_type {
+            wgpu::DeviceType::DiscreteGpu => "discrete",
+            wgpu::DeviceType::IntegratedGpu => "integrated",
+            wgpu::DeviceType::VirtualGpu => "virtual",
+            wgpu::DeviceType::Cpu => "cpu",
+            wgpu::DeviceType::Other => "unknown",
+        }
+        .to_string(),
+        driver,
+        max_binding: u64::from(limits.max_storage_buffer_binding_size),
+        max_buffer: limits.max_buffer_size,
+        workgroup_memory: limits.max_compute_workgroup_storage_size,
+        invocations: limits.max_compute_invocations_per_workgroup,
+        features: named.iter().filter(|(_, f)| features.contains(*f)).map(|(n, _)| (*n).to_string()).collect(),
+        subgroups: (info.subgroup_min_size, info.subgroup_max_size),
+    }
+}
+
+/// All adapters, best first. In a browser there is one, the browser's choice.
+pub async fn adapters() -> Vec<AdapterSummary> {
+    candidates(&instance()).await.iter().map(summary).collect()
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+async fn candidates(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
+    let mut all = instance.enumerate_adapters(wgpu::Backends::all()).await;
+    // An OpenGL twin of a Vulkan device would only be a slower way to the same card.
+    all.retain(|a| a.get_info().backend != wgpu::Backend::Gl && a.get_downlevel_capabilities().is_webgpu_compliant());
+    all.sort_by_key(|a| match a.get_info().device_type {
+        wgpu::DeviceType::DiscreteGpu => 0,
+        wgpu::DeviceType::IntegratedGpu => 1,
+        wgpu::DeviceType::VirtualGpu => 2,
+        wgpu::DeviceType::Other => 3,
+        wgpu::DeviceType::Cpu => 4,
+    });
+    all
+}
+
+#[cfg(target_arch = "wasm32")]
+async fn candidates(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
+    let options = wgpu::RequestAdapterOptions { power_preference: wgpu::PowerPreference::HighPerformance, ..Default::default() };
+    // The first answer after the browser's start can be null while its GPU process restarts: ask again.
+    for _ in 0..3 {
+        if let Ok(adapter) = instance.request_adapter(&options).await {
+            return vec![adapter];
+        }
+    }
+    Vec::new()
+}
+
+impl Gpu {
+    /// Opens an adapter with all the limits it offers.
+    ///
+    /// # Errors
+    /// No adapter, no adapter of that name, or a driver that refuses.
+    pub async fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
+        let found = candidates(&instance()).await;
+        let adapter = match &options.adapter {
+            None => found.first().ok_or(GpuError::NoAdapter)?,
+            Some(wanted) => {
+                let lower = wanted.to_lowercase();
+                let by_number = wanted.parse::<usize>().ok().and_then(|i| found.get(i));
+                by_number.or_else(|| found.iter().find(|a| a.get_info().name.to_lowercase().contains(&lower))).ok_or_else(|| {
+                    GpuError::NoSuchAdapter { wanted: wanted.clone(), present: found.iter().map(|a| summary(a).name).collect() }
+                })?
+            }
+        };
+        let summary = summary(adapter);
+        let features = if options.default_limits { wgpu::Features::empty() } else { adapter.features() & wgpu::Features::TIMESTAMP_QUERY };
+        let limits = if options.default_limits { wgpu::Limits::default() } else { adapter.limits() };
+        let (device, queue) = adapter
+            .request_device(&wgpu::DeviceDescriptor {
+                label: Some("semif"),
+                required_features: features,
+                required_limits: limits.clone(),
+                ..Default::default()
+            })
+            .await
+            .map_err(|e| GpuError::Open { adapter: summary.name.clone(), reason: e.to_string() })?;
+        let fault: Arc<Mutex<Option<GpuError>>> = Arc::default();
+        let slot = fault.clone();
+        device.on_uncaptured_error(Arc::new(move |e| {
+            let fault = match e {
+                wgpu::Error::OutOfMemory { .. } => {
+                    GpuError::OutOfMemory { what: "a GPU operation".into(), needed: 0, detail: e.to_string() }
+                }
+                other => GpuError::Validation(other.to_string()),
+            };
+            slot.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(fault);
+        }));
+        let slot = fault.clone();
+        device.set_device_lost_callback(move |reason, message| {
+            if reason != wgpu::DeviceLostReason::Destroyed {
+                let message = if message.is_empty() { format!("{reason:?}") } else { message };
+                *slot.lock().unwrap_or_else(|e| e.into_inner()) = Some(GpuError::Lost(message));
+            }
+        });
+        let info = GpuInfo {
+            max_binding: u64::from(limits.max_storage_buffer_binding_size),
+            max_buffer: limits.max_buffer_size,
+            software: summary.kind == "cpu" || summary.name.to_lowercase().contains("swiftshader"),
+            timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
+            adapter: summary,
+        };
+        Ok(Gpu(Arc::new(Inner { device, queue, info, kernels: Mutex::default(), fault })))
+    }
+
+    /// What this device is and allows.
+    pub fn info(&self) -> &GpuInfo {
+        &self.0.info
+    }
+
+    pub(super) fn device(&self) -> &wgpu::Device {
+        &self.0.device
+    }
+
+    pub(super) fn queue(&self) -> &wgpu::Queue {
+        &self.0.queue
+    }
+
+    pub(super) fn kernels(&self) -> &Mutex<HashMap<String, Arc<Kernel>>> {
+        &self.0.kernels
+    }
+
+    pub(super) fn take_fault(&self) -> Option<GpuError> {
+        let mut fault = self.0.fault.lock().unwrap_or_else(|e| e.into_inner());
+        // A lost device stays lost.
+        if let Some(GpuError::Lost(_)) = *fault { fault.clone() } else { fault.take() }
+    }
+
+    /// A storage buffer of at least `size` bytes (rounded up to 256), zero-filled.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`] when it is larger than the device allows or the driver refuses.
+    pub async fn buffer(&self, label: &str, size: u64) -> Result<Buffer, GpuError> {
+        self.buffer_with(label, size, wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC).await
+    }
+
+    pub(super) async fn buffer_with(&self, label: &str, size: u64, usage: wgpu::BufferUsages) -> Result<Buffer, GpuError> {
+        let size = size.max(256).next_multiple_of(256);
+        let memory = |detail: String| GpuError::OutOfMemory { what: label.to_string(), needed: size, detail };
+        if size > self.0.info.max_buffer {
+            return Err(memory(format!("the adapter allows {} bytes a buffer", self.0.info.max_buffer)));
+        }
+        let scope = self.0.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let raw = self.0.device.create_buffer(&wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false });
+        if let Some(e) = scope.pop().await {
+            return Err(memory(e.to_string()));
+        }
+        Ok(Buffer::new(raw, size))
+    }
+
+    /// Copies `data` (length a multiple of 4) into a buffer at byte `offset` before the next submitted work.
+    pub fn write(&self, buffer: &Buffer, offset: u64, data: &[u8]) {
+        self.0.queue.write_buffer(&buffer.raw, offset, data);
+    }
+
+    /// Lets queued writes go to the device and waits (natively) until they are there, so that staging memory is given back.
+    pub fn flush_writes(&self) {
+        self.0.queue.submit([]);
+        #[cfg(not(target_arch = "wasm32"))]
+        let _ = self.0.device.poll(wgpu::PollType::wait_indefinitely());
+    }
+
+    /// Waits until all submitted work is done.
+    ///
+    /// # Errors
+    /// Whatever went wrong meanwhile.
+    pub async fn wait(&self) -> Result<(), GpuError> {
+        let (tx, rx) = futures_channel::oneshot::channel();
+        self.0.queue.on_submitted_work_done(move || {
+            let _ = tx.send(());
+        });
+        self.poll_wait();
+        let _ = rx.await;
+        self.check()
+    }
+
+    pub(super) fn poll_wait(&self) {
+        #[cfg(not(target_arch = "wasm32"))]
+        if let Err(e) = self.0.device.poll(wgpu::PollType::wait_indefinitely()) {
+            let lost = GpuError::Lost(e.to_string());
+            self.0.fault.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(lost);
+        }
+    }
+
+    /// Reads `size` bytes (a multiple of 4) at `offset`, after everything submitted so far.
+    ///
+    /// # Errors
+    /// A lost device, or whatever went wrong in the work before.
+    pub async fn read(&self, buffer: &Buffer, offset: u64, size: u64) -> Result<Vec<u8>, GpuError> {
+        let staging = self.buffer_with("readback", size, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST).await?;
+        let mut encoder = self.0.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(&buffer.raw, offset, &staging.raw, 0, size);
+        self.0.queue.submit([encoder.finish()]);
+        let (tx, rx) = futures_channel::oneshot::channel();
+        staging.raw.slice(..size).map_async(wgpu::MapMode::Read, move |r| {
+            let _ = tx.send(r);
+        });
+        self.poll_wait();
+        let mapped = rx.await;
+        self.check()?;
+        match mapped {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => return Err(GpuError::Lost(e.to_string())),
+            Err(_) => return Err(GpuError::Lost("the readback was dropped".into())),
+        }
+        let data = staging.raw.slice(..size).get_mapped_range().map_err(|e| GpuError::Validation(e.to_string()))?;
+        Ok(data.to_vec())
+    }
+}

@@ -1,0 +1,97 @@
+//! Compute pipelines, made once for each kernel variant.
+
+use super::{Gpu, GpuError};
+use std::sync::Arc;
+
+/// How a kernel uses a storage binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// `var<storage, read>`
+    Read,
+    /// `var<storage, read_write>`
+    Write,
+}
+
+/// A compiled kernel. Bindings 0.. are storage buffers in the order of `access`; the one after them is the uniform
+/// parameter block (dynamic offset).
+#[derive(Debug)]
+pub struct Kernel {
+    /// Readable variant name; the cache key, the wgpu label and the profiler row.
+    pub label: String,
+    /// Storage bindings.
+    pub access: Vec<Access>,
+    pub(super) pipeline: wgpu::ComputePipeline,
+    pub(super) layout: wgpu::BindGroupLayout,
+}
+
+/// Size of the uniform parameter block every kernel sees, bytes.
+pub(super) const PARAMS_BYTES: u64 = 64;
+
+impl Gpu {
+    /// The kernel `label`, compiled from `wgsl` the first time it is asked for.
+    pub fn kernel(&self, label: &str, access: &[Access], wgsl: impl FnOnce() -> String) -> Arc<Kernel> {
+        let mut kernels = self.kernels().lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(k) = kernels.get(label) {
+            return k.clone();
+        }
+        let kernel = Arc::new(self.compile(label, access, &wgsl()));
+        kernels.insert(label.to_string(), kernel.clone());
+        kernel
+    }
+
+    fn compile(&self, label: &str, access: &[Access], wgsl: &str) -> Kernel {
+        let device = self.device();
+        let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {
+            binding: binding as u32,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty,
+            count: None,
+        };
+        let mut entries: Vec<_> = access
+            .iter()
+            .enumerate()
+            .map(|(i, a)| {
+                let ty = wgpu::BufferBindingType::Storage { read_only: *a == Access::Read };
+                entry(i, wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None })
+            })
+            .collect();
+        entries.push(entry(
+            access.len(),
+            wgpu::BindingType::Buffer {
+                ty: wgpu::BufferBindingType::Uniform,
+                has_dynamic_offset: true,
+                min_binding_size: std::num::NonZeroU64::new(PARAMS_BYTES),
+            },
+        ));
+        let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(label), entries: &entries });
+        let descriptor = wgpu::ShaderModuleDescriptor { label: Some(label), source: wgpu::ShaderSource::Wgsl(wgsl.into()) };
+        // SAFETY: our kernels index only inside their bindings (buffers are padded to whole tiles, indices are clamped) and
+        // all loops are bounded; the checks would cost up to a tenth of the time. Browsers keep their own checks.
+        let module = unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) };
+        let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: Some(label),
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size: 0,
+        });
+        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(label),
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: false, ..Default::default() },
+            cache: None,
+        });
+        Kernel { label: label.to_string(), access: access.to_vec(), pipeline, layout }
+    }
+
+    /// Waits for nothing, but reports what went wrong since the last call (compilation, validation, memory, loss).
+    ///
+    /// # Errors
+    /// The first fault since the last call.
+    pub fn check(&self) -> Result<(), GpuError> {
+        match self.take_fault() {
+            Some(fault) => Err(fault),
+            None => Ok(()),
+        }
+    }
+}
