@@ -1,1 +1,143 @@
-//! One file a kernel: parameters, dispatch, and its test against a reference.
+//! One file a kernel: parameters, dispatch, and its test against a reference. The WGSL stands in `shaders/` under the same name.
+
+pub mod attention;
+pub mod embed;
+pub mod gather;
+pub mod head;
+pub mod matmul;
+pub mod rms_norm;
+pub mod rope;
+pub mod swiglu;
+pub mod weight;
+
+use crate::gpu::template::{Defs, render};
+use crate::gpu::{Access, Buffer, Gpu, Kernel, View};
+use std::sync::Arc;
+
+/// The text of a shader file.
+fn shader(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "attention.wgsl" => include_str!("../../shaders/attention.wgsl"),
+        "embed.wgsl" => include_str!("../../shaders/embed.wgsl"),
+        "gather.wgsl" => include_str!("../../shaders/gather.wgsl"),
+        "head_slots.wgsl" => include_str!("../../shaders/head_slots.wgsl"),
+        "matmul.wgsl" => include_str!("../../shaders/matmul.wgsl"),
+        "matvec.wgsl" => include_str!("../../shaders/matvec.wgsl"),
+        "rms_norm.wgsl" => include_str!("../../shaders/rms_norm.wgsl"),
+        "rope.wgsl" => include_str!("../../shaders/rope.wgsl"),
+        "swiglu.wgsl" => include_str!("../../shaders/swiglu.wgsl"),
+        "vocab_stats.wgsl" => include_str!("../../shaders/vocab_stats.wgsl"),
+        "weight.wgsl" => include_str!("../../shaders/weight.wgsl"),
+        _ => return None,
+    })
+}
+
+/// Everything that makes a kernel variant: which file, under which name, with which definitions and bindings.
+#[derive(Debug, Clone)]
+pub struct Variant {
+    /// Readable name of the variant.
+    pub label: String,
+    /// Shader file.
+    pub file: &'static str,
+    /// Template definitions.
+    pub defs: Defs,
+    /// Storage bindings in order.
+    pub access: Vec<Access>,
+}
+
+impl Variant {
+    /// The WGSL of this variant.
+    ///
+    /// # Panics
+    /// When a shader file is faulty; a unit test renders every variant, so this cannot reach a user.
+    pub fn wgsl(&self) -> String {
+        render(self.file, &self.defs, &shader).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// The compiled kernel.
+    pub fn kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
+        gpu.kernel(&self.label, &self.access, || self.wgsl())
+    }
+}
+
+/// A row-major f32 matrix on the GPU: `rows` are implied by the use, `ld` is the distance of two rows in f32.
+#[derive(Debug, Clone, Copy)]
+pub struct Mat<'a> {
+    /// Where it stands.
+    pub view: View<'a>,
+    /// Row stride in f32 (a multiple of 4 where it is read as vec4).
+    pub ld: u32,
+}
+
+impl<'a> Mat<'a> {
+    /// A whole buffer as a matrix.
+    pub fn new(buffer: &'a Buffer, ld: u32) -> Self {
+        Self { view: buffer.all(), ld }
+    }
+}
+
+/// Every kernel variant that can be asked for; what the naga test validates and the self-test compiles.
+pub fn all_variants() -> Vec<Variant> {
+    let mut all = Vec::new();
+    for ty in weight::TYPES {
+        for (bias, add) in [(false, false), (true, false), (false, true), (true, true)] {
+            all.extend(matmul::TILES.iter().map(|&tile| matmul::matmul_variant(ty, tile, bias, add)));
+            all.push(matmul::matvec_variant(ty, bias, add));
+        }
+        all.push(embed::variant(ty));
+        all.push(head::slots_variant(ty));
+    }
+    all.push(head::stats_variant());
+    all.push(rms_norm::variant());
+    all.push(swiglu::variant());
+    all.push(gather::variant());
+    for pairs in [rope::Pairs::Halves, rope::Pairs::Adjacent] {
+        all.extend([false, true].map(|norm| rope::variant(pairs, norm)));
+    }
+    for head_dim in attention::HEAD_DIMS {
+        all.extend([false, true].map(|gate| attention::variant(head_dim, gate)));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every variant is valid WGSL, fits the WebGPU default limits and needs no feature.
+    #[test]
+    fn naga_validates_every_variant() {
+        for variant in all_variants() {
+            let text = variant.wgsl();
+            let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{}: {}", variant.label, e.emit_to_string(&text)));
+            let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::empty());
+            validator.validate(&module).unwrap_or_else(|e| panic!("{}: {e:?}", variant.label));
+            let storage = module.global_variables.iter().filter(|(_, g)| matches!(g.space, naga::AddressSpace::Storage { .. })).count();
+            assert_eq!(storage, variant.access.len(), "{}", variant.label);
+            assert!(storage <= 8, "{}: {storage} storage bindings", variant.label);
+            let mut layouter = naga::proc::Layouter::default();
+            layouter.update(module.to_ctx()).unwrap();
+            let shared: u32 = module
+                .global_variables
+                .iter()
+                .filter(|(_, g)| g.space == naga::AddressSpace::WorkGroup)
+                .map(|(_, g)| layouter[g.ty].size)
+                .sum();
+            assert!(shared <= 16384, "{}: {shared} bytes of workgroup memory", variant.label);
+            let size = module.entry_points[0].workgroup_size;
+            assert!(size.iter().product::<u32>() <= 256, "{}", variant.label);
+            for (_, g) in module.global_variables.iter().filter(|(_, g)| g.space == naga::AddressSpace::Uniform) {
+                assert!(layouter[g.ty].size <= 64, "{}: parameters larger than their slot", variant.label);
+            }
+        }
+    }
+
+    #[test]
+    fn labels_are_unique() {
+        let mut labels: Vec<_> = all_variants().into_iter().map(|v| v.label).collect();
+        labels.sort();
+        let n = labels.len();
+        labels.dedup();
+        assert_eq!(n, labels.len());
+    }
+}

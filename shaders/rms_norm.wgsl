@@ -1,0 +1,40 @@
+// y[row, :] = x[row, :] / sqrt(mean(x[row, :]^2) + eps) * w. One workgroup a row; the sum is taken in one fixed order.
+
+struct Params {
+  n: u32,    // columns / 4
+  ldx: u32,  // row stride of x in vec4
+  ldy: u32,  // row stride of y in vec4
+  eps: f32,
+}
+
+@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> w: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> y: array<vec4<f32>>;
+@group(0) @binding(3) var<uniform> p: Params;
+
+var<workgroup> part: array<f32, 128>;
+
+@compute @workgroup_size(128)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+  let at = group.x * p.ldx;
+  var c = 0.0;
+  for (var i = t; i < p.n; i += 128u) {
+    let v = x[at + i];
+    c = fma(v.x, v.x, c);
+    c = fma(v.y, v.y, c);
+    c = fma(v.z, v.z, c);
+    c = fma(v.w, v.w, c);
+  }
+  part[t] = c;
+  workgroupBarrier();
+//#for s in 0..7
+  if (t < (64u >> {{s}}u)) {
+    part[t] += part[t + (64u >> {{s}}u)];
+  }
+  workgroupBarrier();
+//#end
+  let scale = 1.0 / sqrt(part[0] / f32(p.n * 4u) + p.eps);
+  for (var i = t; i < p.n; i += 128u) {
+    y[group.x * p.ldy + i] = x[at + i] * scale * w[i];
+  }
+}
