@@ -14,8 +14,8 @@ struct Params {
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-  let from = rows[p.row_at + group.x] * p.ldx;
+  let source = rows[p.row_at + group.x] * p.ldx;
   for (var i = t; i < p.n; i += 64u) {
-    y[group.x * p.ldy + i] = x[from + i];
+    y[group.x * p.ldy + i] = x[source + i];
   }
 }

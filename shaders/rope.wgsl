@@ -49,11 +49,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     return;
   }
   let is_key = h >= p.heads;
-  let from = at + select(h * p.q_stride, p.k_at + (h - p.heads) * p.head_dim, is_key);
+  let source = at + select(h * p.q_stride, p.k_at + (h - p.heads) * p.head_dim, is_key);
 //#if QK_NORM
   var c = 0.0;
   for (var i = t; i < p.head_dim; i += 64u) {
-    let v = qkv[from + i];
+    let v = qkv[source + i];
     c = fma(v, v, c);
   }
   part[t] = c;
@@ -66,11 +66,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
   let scale = 1.0 / sqrt(part[0] / f32(p.head_dim) + p.eps);
   for (var i = t; i < p.head_dim; i += 64u) {
-    head[i] = qkv[from + i] * scale * select(q_norm[i], k_norm[i], is_key);
+    head[i] = qkv[source + i] * scale * select(q_norm[i], k_norm[i], is_key);
   }
 //#else
   for (var i = t; i < p.head_dim; i += 64u) {
-    head[i] = qkv[from + i];
+    head[i] = qkv[source + i];
   }
 //#end
   workgroupBarrier();
@@ -93,7 +93,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (is_key) {
       keys[out + (h - p.heads) * p.head_dim + i] = v;
     } else {
-      qkv[from + i] = v;
+      qkv[source + i] = v;
     }
   }
 }

@@ -1,6 +1,7 @@
 //! One file a kernel: parameters, dispatch, and its test against a reference. The WGSL stands in `shaders/` under the same name.
 
 pub mod attention;
+pub mod delta;
 pub mod embed;
 pub mod gather;
 pub mod head;
@@ -18,6 +19,10 @@ use std::sync::Arc;
 fn shader(name: &str) -> Option<&'static str> {
     Some(match name {
         "attention.wgsl" => include_str!("../../shaders/attention.wgsl"),
+        "delta_conv.wgsl" => include_str!("../../shaders/delta_conv.wgsl"),
+        "delta_conv_state.wgsl" => include_str!("../../shaders/delta_conv_state.wgsl"),
+        "delta_norm.wgsl" => include_str!("../../shaders/delta_norm.wgsl"),
+        "delta_scan.wgsl" => include_str!("../../shaders/delta_scan.wgsl"),
         "embed.wgsl" => include_str!("../../shaders/embed.wgsl"),
         "gather.wgsl" => include_str!("../../shaders/gather.wgsl"),
         "head_slots.wgsl" => include_str!("../../shaders/head_slots.wgsl"),
@@ -87,6 +92,7 @@ pub fn all_variants() -> Vec<Variant> {
         all.push(embed::variant(ty));
         all.push(head::slots_variant(ty));
     }
+    all.extend(delta::variants());
     all.push(head::stats_variant());
     all.push(rms_norm::variant());
     all.push(swiglu::variant());

@@ -1,1 +1,16 @@
-//! Hyper-parameters, weight upload, and the forward pass of each architecture.
+//! Hyper-parameters from metadata, weight planning and upload, and the forward pass.
+
+mod cache;
+mod config;
+mod error;
+mod forward;
+mod plan;
+mod turns;
+mod weights;
+
+pub use cache::{Cache, Sequence};
+pub use config::{Architecture, Attention, Config, Delta};
+pub use error::ModelError;
+pub use forward::{Batch, BatchRow, Forward, Outputs};
+pub use plan::{Class, MatrixPlan, MemoryPlan, ModelPlan};
+pub use weights::{Layer, Mixer, UploadProgress, Weights};
