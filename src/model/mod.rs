@@ -12,5 +12,5 @@ pub use cache::{Cache, Sequence};
 pub use config::{Architecture, Attention, Config, Delta};
 pub use error::ModelError;
 pub use forward::{Batch, BatchRow, Forward, Outputs};
-pub use plan::{Class, MatrixPlan, MemoryPlan, ModelPlan};
+pub use plan::{Class, Limits, MatrixPlan, MemoryPlan, ModelPlan};
 pub use weights::{Layer, Mixer, UploadProgress, Weights};

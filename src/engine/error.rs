@@ -1,0 +1,74 @@
+//! Errors of a loaded model, and their kind for exit codes and pages.
+
+use crate::gpu::GpuError;
+use crate::model::ModelError;
+use thiserror::Error;
+
+/// What an error means to the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The request is at fault.
+    Input,
+    /// The model file is at fault, or not supported.
+    ModelFile,
+    /// The GPU, its driver or its memory.
+    Gpu,
+    /// Stopped on request.
+    Interrupted,
+}
+
+/// Anything that can go wrong with a model.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// Loading or running.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The device.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// A precision that does not exist (yet).
+    #[error("precision {name:?} is not available: {reason}")]
+    Precision {
+        /// What was asked for.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// No tokenizer or template.
+    #[error("this model file has no usable tokenizer: {0}")]
+    NoText(String),
+    /// Token ids outside the vocabulary.
+    #[error("token id {id} is outside the vocabulary of {vocab}")]
+    Token {
+        /// The id.
+        id: u32,
+        /// Vocabulary size.
+        vocab: u32,
+    },
+    /// A prompt without tokens.
+    #[error("the prompt has no tokens")]
+    Empty,
+    /// A prompt over the budget.
+    #[error("the prompt has {tokens} tokens, over the budget of {budget}: shorten it or raise --max-tokens (it is never truncated)")]
+    Budget {
+        /// Tokens of the prompt (and of the answer to be generated).
+        tokens: usize,
+        /// Budget.
+        budget: u32,
+    },
+    /// More labels than can be read at once.
+    #[error("{0} labels asked for; at most 4096 can be read at once")]
+    Labels(usize),
+}
+
+impl EngineError {
+    /// What it means to the caller.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Model(ModelError::Cancelled) => ErrorKind::Interrupted,
+            Self::Model(ModelError::Gpu(_)) | Self::Gpu(_) => ErrorKind::Gpu,
+            Self::Model(_) | Self::NoText(_) => ErrorKind::ModelFile,
+            Self::Precision { .. } | Self::Token { .. } | Self::Empty | Self::Budget { .. } | Self::Labels(_) => ErrorKind::Input,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Logits of a last position, and greedy generation.
+
+use super::{Engine, EngineError, MOST_IDS};
+use crate::gpu::now_seconds;
+use crate::kernels::head;
+use crate::model::{Batch, Forward, Sequence};
+use std::ops::ControlFlow;
+
+/// What to read at the last position of a prompt.
+#[derive(Debug, Clone, Default)]
+pub struct Ask {
+    /// Token ids whose logits are wanted, in order.
+    pub labels: Vec<u32>,
+    /// The largest so many logits over the vocabulary.
+    pub top: usize,
+    /// All logits.
+    pub full: bool,
+    /// Log-sum-exp and argmax over the vocabulary.
+    pub stats: bool,
+}
+
+/// What was read.
+#[derive(Debug, Clone, Default)]
+pub struct Logits {
+    /// Logits of [`Ask::labels`].
+    pub labels: Vec<f32>,
+    /// Largest logits, largest first; the lower id first where equal.
+    pub top: Vec<(u32, f32)>,
+    /// log(sum(exp(logits))) over the vocabulary, if asked for.
+    pub lse: Option<f64>,
+    /// First id of the largest logit, if asked for.
+    pub argmax: Option<u32>,
+    /// All logits, if asked for.
+    pub full: Option<Vec<f32>>,
+    /// From the first upload of inputs to the end of the readback.
+    pub forward_seconds: f64,
+}
+
+/// What was generated.
+#[derive(Debug, Clone, Default)]
+pub struct Generation {
+    /// The new tokens, without the stop token.
+    pub tokens: Vec<u32>,
+    /// The stop token that ended it, if one did.
+    pub stopped: Option<u32>,
+    /// Prompt to first token.
+    pub first_token_seconds: f64,
+    /// Prompt to last token.
+    pub total_seconds: f64,
+    /// The caller asked to stop.
+    pub cancelled: bool,
+}
+
+/// A submit should not hold the GPU longer than this.
+const SUBMIT_SECONDS: f64 = 0.04;
+/// Generation steps in flight are chosen so that a readback comes about this often.
+const READBACK_SECONDS: f64 = 0.03;
+
+impl Engine {
+    pub(super) async fn warm_up(&mut self) -> Result<(), EngineError> {
+        let ask = Ask { labels: vec![0], stats: true, ..Ask::default() };
+        self.logits(&[0, 0], &ask).await?;
+        self.generate(&[0], 2, &[], &mut |_| ControlFlow::Continue(())).await?;
+        Ok(())
+    }
+
+    fn check_tokens(&self, tokens: &[u32], more: usize) -> Result<(), EngineError> {
+        if tokens.is_empty() {
+            return Err(EngineError::Empty);
+        }
+        if tokens.len() + more > self.max_tokens as usize {
+            return Err(EngineError::Budget { tokens: tokens.len() + more, budget: self.max_tokens });
+        }
+        self.check_ids(tokens)
+    }
+
+    fn check_ids(&self, ids: &[u32]) -> Result<(), EngineError> {
+        match ids.iter().find(|id| **id >= self.config.vocab) {
+            Some(&id) => Err(EngineError::Token { id, vocab: self.config.vocab }),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs a prompt chunk by chunk; its last row's final state is then the only one in the scratch.
+    async fn prefill(&mut self, sequence: &mut Sequence, tokens: &[u32], room: usize) -> Result<(), EngineError> {
+        let total = (tokens.len() + room) as u32;
+        self.cache.reserve(&mut self.rec, sequence, total).await?;
+        self.forward.cover(&mut self.rec, &self.config, &self.weights, total).await?;
+        let step = self.forward.max_rows() as usize;
+        let count = tokens.len().div_ceil(step);
+        for (i, chunk) in tokens.chunks(step).enumerate() {
+            let mut batch = Batch::default();
+            batch.push(sequence, chunk, i + 1 == count);
+            self.forward.run(&mut self.rec, &self.config, &self.weights, &self.cache, &batch)?;
+            if i + 1 < count {
+                self.rec.submit();
+            }
+        }
+        Ok(())
+    }
+
+    /// Learns the adapter's speed, and with it how much work a submit may hold.
+    fn learn(&mut self, operations: f64, seconds: f64) {
+        if operations > 1e8 && seconds > 0.0 {
+            self.rate = operations / seconds;
+            self.rec.set_budget((self.rate * SUBMIT_SECONDS) as u64);
+        }
+    }
+
+    fn operations(&self, tokens: usize) -> f64 {
+        let weights: u64 = self.weights.layers.iter().map(|l| u64::from(l.gate_up.cols) * u64::from(l.gate_up.rows + l.down.cols)).sum();
+        2.0 * tokens as f64 * weights as f64
+    }
+
+    /// Logits at the last position of `tokens`.
+    ///
+    /// # Errors
+    /// Tokens outside the vocabulary, a prompt over the budget, too many labels, GPU faults.
+    pub async fn logits(&mut self, tokens: &[u32], ask: &Ask) -> Result<Logits, EngineError> {
+        self.check_tokens(tokens, 0)?;
+        self.check_ids(&ask.labels)?;
+        if ask.labels.len() > MOST_IDS {
+            return Err(EngineError::Labels(ask.labels.len()));
+        }
+        let start = now_seconds();
+        let mut sequence = Sequence::default();
+        let result = self.logits_of(&mut sequence, tokens, ask).await;
+        self.cache.release(sequence);
+        let mut logits = result?;
+        logits.forward_seconds = now_seconds() - start;
+        self.learn(self.operations(tokens.len()), logits.forward_seconds);
+        Ok(logits)
+    }
+
+    async fn logits_of(&mut self, sequence: &mut Sequence, tokens: &[u32], ask: &Ask) -> Result<Logits, EngineError> {
+        self.prefill(sequence, tokens, 0).await?;
+        let mut out = Logits::default();
+        let last = self.forward.last_rows(&self.config);
+        let n = ask.labels.len() as u64 * 4;
+        if n > 0 {
+            self.gpu.write(&self.ids, 0, bytemuck::cast_slice(&ask.labels));
+            head::slots(&mut self.rec, self.weights.head(), last, 1, self.ids.all(), ask.labels.len() as u32, self.slot_logits.all());
+        }
+        let all = ask.full || ask.top > 0;
+        if ask.stats || all {
+            self.forward.vocabulary(&mut self.rec, &self.weights, 0, 0);
+        }
+        if n > 0 {
+            let bytes = self.rec.finish_and_read(self.slot_logits.range(0, n)).await?;
+            out.labels = bytemuck::pod_collect_to_vec(&bytes);
+        }
+        if all {
+            let bytes = self.rec.finish_and_read(self.forward.vocab_logits()).await?;
+            let mut full: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+            full.truncate(self.config.vocab as usize);
+            out.top = top(&full, ask.top);
+            if ask.stats {
+                let first = top(&full, 1);
+                out.argmax = first.first().map(|t| t.0);
+                let m = first.first().map_or(0.0, |t| f64::from(t.1));
+                out.lse = Some(m + full.iter().map(|v| (f64::from(*v) - m).exp()).sum::<f64>().ln());
+            }
+            out.full = ask.full.then_some(full);
+        } else if ask.stats {
+            let bytes = self.rec.finish_and_read(self.forward.vocab_stats()).await?;
+            let words: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes);
+            out.lse = Some(f64::from(f32::from_bits(words[0])) + f64::from(f32::from_bits(words[1])).ln());
+            out.argmax = Some(words[2]);
+        }
+        self.rec.submit();
+        Ok(out)
+    }
+
+    /// Greedy generation of up to `max_new` tokens, ended early by a token of `stop` or by `on_token` (called for each new token).
+    ///
+    /// # Errors
+    /// Tokens outside the vocabulary, prompt and answer over the budget, GPU faults.
+    pub async fn generate(
+        &mut self,
+        tokens: &[u32],
+        max_new: usize,
+        stop: &[u32],
+        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Generation, EngineError> {
+        self.check_tokens(tokens, max_new)?;
+        let mut sequence = Sequence::default();
+        let result = self.generate_in(&mut sequence, tokens, max_new, stop, on_token).await;
+        self.cache.release(sequence);
+        result
+    }
+
+    async fn generate_in(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        max_new: usize,
+        stop: &[u32],
+        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Generation, EngineError> {
+        let mut out = Generation::default();
+        if max_new == 0 {
+            return Ok(out);
+        }
+        let start = now_seconds();
+        self.prefill(sequence, tokens, max_new).await?;
+        self.forward.vocabulary(&mut self.rec, &self.weights, 0, 1);
+        let bytes = self.rec.finish_and_read(self.forward.chosen(1)).await?;
+        out.first_token_seconds = now_seconds() - start;
+        self.learn(self.operations(tokens.len()), out.first_token_seconds);
+        let mut fresh: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes);
+        let mut in_flight = 1;
+        loop {
+            for &token in &fresh {
+                if stop.contains(&token) {
+                    out.stopped = Some(token);
+                } else {
+                    out.tokens.push(token);
+                    out.cancelled = on_token(token).is_break();
+                }
+                if out.stopped.is_some() || out.cancelled || out.tokens.len() == max_new {
+                    out.total_seconds = now_seconds() - start;
+                    return Ok(out);
+                }
+            }
+            let steps = in_flight.min(max_new - out.tokens.len()) as u32;
+            let last = *fresh.last().unwrap_or(&0);
+            let began = now_seconds();
+            self.forward.generate(&mut self.rec, &self.config, &self.weights, &self.cache, sequence, last, steps);
+            let bytes = self.rec.finish_and_read(self.forward.chosen(steps)).await?;
+            fresh = bytemuck::pod_collect_to_vec(&bytes);
+            let each = (now_seconds() - began) / f64::from(steps);
+            in_flight = ((READBACK_SECONDS / each) as usize).clamp(1, (Forward::max_steps() as usize).min(2 * in_flight).min(16));
+        }
+    }
+}
+
+/// The `count` largest, largest first, lower id first where equal.
+fn top(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+    let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+    let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    let count = count.min(all.len());
+    if count == 0 {
+        return Vec::new();
+    }
+    if count < all.len() {
+        all.select_nth_unstable_by(count - 1, order);
+        all.truncate(count);
+    }
+    all.sort_unstable_by(order);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::top;
+
+    #[test]
+    fn top_is_ordered_and_stable() {
+        let logits = [1.0, 5.0, f32::NEG_INFINITY, 5.0, 2.0];
+        assert_eq!(top(&logits, 3), [(1, 5.0), (3, 5.0), (4, 2.0)]);
+        assert_eq!(top(&logits, 9).len(), 5);
+        assert!(top(&logits, 0).is_empty());
+    }
+}

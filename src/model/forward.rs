@@ -1,0 +1,402 @@
+//! The forward pass: one chunk of rows through all layers, readable from top to bottom in [`Forward::layers`].
+
+use super::cache::{Cache, Sequence};
+use super::config::Config;
+use super::weights::{Layer, Mixer, Weights};
+use super::{ModelError, turns};
+use crate::gpu::{Buffer, Gpu, Recorder, View};
+use crate::kernels::attention::{PAGE, ROWS, Tile, Tiles, attention};
+use crate::kernels::delta::{Segment, Segments, Shape, Vectors, delta};
+use crate::kernels::embed::embed;
+use crate::kernels::gather::gather;
+use crate::kernels::matmul::{Epilogue, ROW_PADDING, matmul, matvec};
+use crate::kernels::rms_norm::rms_norm;
+use crate::kernels::rope::{Positions, Row, rope};
+use crate::kernels::swiglu::swiglu;
+use crate::kernels::weight::Matrix;
+use crate::kernels::{Mat, head};
+
+/// A token of a batch and the place of its keys and values.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchRow {
+    /// Token id, below the vocabulary size.
+    pub token: u32,
+    /// Position and cache slot.
+    pub row: Row,
+}
+
+/// Rows that go through the layers together: pieces of one or more sequences.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    rows: Vec<BatchRow>,
+    segments: Vec<Segment>,
+    positions: Vec<u32>,
+    page_at: Vec<u32>,
+    pages: Vec<u32>,
+    outputs: Vec<u32>,
+}
+
+impl Batch {
+    /// Adds the next `tokens` of a sequence whose room is reserved, and notes that it has grown. With `output`, the last token's
+    /// logits are wanted.
+    pub fn push(&mut self, sequence: &mut Sequence, tokens: &[u32], output: bool) {
+        let (row, rows) = (self.rows.len() as u32, tokens.len() as u32);
+        self.segments.push(Segment { row, rows, state_in: sequence.state_in(), state_out: sequence.state.unwrap_or(0) });
+        self.positions.push(sequence.len);
+        self.page_at.push(self.pages.len() as u32);
+        self.pages.extend_from_slice(&sequence.pages);
+        for (i, &token) in (sequence.len..).zip(tokens) {
+            self.rows.push(BatchRow { token, row: Row { position: i, slot: sequence.slot(i) } });
+        }
+        sequence.len += rows;
+        if output && rows > 0 {
+            self.outputs.push(row + rows - 1);
+        }
+    }
+
+    /// Rows in it.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// No rows?
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Attention tiles of all rows, and the sum of positions x keys.
+    fn tiles(&self, per_tile: u32) -> (Vec<Tile>, u64) {
+        let (mut tiles, mut work) = (Vec::new(), 0);
+        for ((s, &position), &page_at) in self.segments.iter().zip(&self.positions).zip(&self.page_at) {
+            let mut i = 0;
+            while i < s.rows {
+                let positions = per_tile.min(s.rows - i);
+                tiles.push(Tile { q_row: s.row + i, o_row: s.row + i, positions, position: position + i, page_at });
+                work += u64::from(positions) * u64::from(position + i + positions);
+                i += positions;
+            }
+        }
+        (tiles, work)
+    }
+
+    /// One tile for each row whose logits are wanted, with outputs packed to the front.
+    fn output_tiles(&self) -> (Vec<Tile>, u64) {
+        let (mut tiles, mut work) = (Vec::new(), 0);
+        for (o, &row) in (0..).zip(&self.outputs) {
+            let i = self.segments.partition_point(|s| s.row <= row) - 1;
+            let position = self.positions[i] + row - self.segments[i].row;
+            tiles.push(Tile { q_row: row, o_row: o, positions: 1, position, page_at: self.page_at[i] });
+            work += u64::from(position) + 1;
+        }
+        (tiles, work)
+    }
+}
+
+/// Which rows leave the last layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outputs {
+    /// None: the chunk only fills the cache.
+    None,
+    /// This many, packed.
+    Packed(u32),
+    /// The single row of a generation step.
+    Same,
+}
+
+/// Where a chunk's inputs stand in the input buffers.
+#[derive(Debug, Clone, Copy)]
+struct At {
+    rows: u32,
+    row_at: u32,
+    token_at: u32,
+    tile_at: u32,
+    tiles: u32,
+    work: u64,
+    out_tile_at: u32,
+    out_work: u64,
+    segments: u32,
+    longest: u32,
+    /// A generation step: one row, matrix-vector products.
+    step: bool,
+}
+
+/// Scratch buffers for chunks of up to `max_rows` rows, and the pass over them.
+pub struct Forward {
+    max_rows: u32,
+    tokens: Buffer,
+    rows: Buffer,
+    tiles: Buffer,
+    pages: Buffer,
+    outputs: Buffer,
+    segments: Buffer,
+    turns: Buffer,
+    positions: u32,
+    x: Buffer,
+    x_out: Buffer,
+    normed: Buffer,
+    projected: Buffer,
+    convolved: Buffer,
+    mixed: Buffer,
+    gate_up: Buffer,
+    hidden: Buffer,
+    /// Normed final rows `[outputs, dim]`.
+    last: Buffer,
+    /// Full-vocabulary logits of one row.
+    vocab: Buffer,
+    stats: Buffer,
+}
+
+/// Bytes of the input buffers for this many entries.
+const ENTRIES: u32 = 4096;
+
+fn joined_columns(config: &Config) -> u32 {
+    let attention = config.attention.heads.columns();
+    config.delta.map_or(attention, |_| attention.max(shape(config).columns()))
+}
+
+fn mixed_columns(config: &Config) -> u32 {
+    let h = &config.attention.heads;
+    (h.heads * h.head_dim).max(config.delta.map_or(0, |d| d.inner()))
+}
+
+fn shape(config: &Config) -> Shape {
+    let (key_heads, value_heads) = config.delta.map_or((0, 0), |d| (d.key_heads, d.value_heads));
+    Shape { key_heads, value_heads, eps: config.eps }
+}
+
+fn padded(rows: u32) -> u64 {
+    u64::from(rows.next_multiple_of(ROW_PADDING))
+}
+
+impl Forward {
+    /// GPU bytes of the scratch buffers.
+    pub fn bytes(config: &Config, max_rows: u32) -> u64 {
+        let channels = config.delta.map_or(0, |d| d.channels());
+        let row = 3 * config.dim + joined_columns(config) + channels + mixed_columns(config) + 3 * config.ffn;
+        padded(max_rows) * u64::from(row) * 4 + padded(max_rows) * u64::from(config.dim) * 4 + u64::from(config.vocab) * 4
+    }
+
+    /// Scratch for chunks of up to `max_rows` rows.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub async fn new(gpu: &Gpu, config: &Config, max_rows: u32) -> Result<Self, ModelError> {
+        let rows = padded(max_rows);
+        let matrix = async |label, columns: u32| gpu.buffer(label, rows * u64::from(columns) * 4).await;
+        let entries = u64::from(ENTRIES.max(max_rows));
+        Ok(Self {
+            max_rows,
+            tokens: gpu.buffer("tokens", entries * 4).await?,
+            rows: gpu.buffer("rows", entries * 8).await?,
+            tiles: gpu.buffer("tiles", entries * 2 * size_of::<Tile>() as u64).await?,
+            pages: gpu.buffer("page tables", entries * 16).await?,
+            outputs: gpu.buffer("output rows", entries * 4).await?,
+            segments: gpu.buffer("segments", entries * size_of::<Segment>() as u64).await?,
+            turns: gpu.buffer("cosines and sines", 256).await?,
+            positions: 0,
+            x: matrix("residual", config.dim).await?,
+            x_out: matrix("residual of the last rows", config.dim).await?,
+            normed: matrix("normed", config.dim).await?,
+            projected: matrix("projected", joined_columns(config)).await?,
+            convolved: matrix("convolved", config.delta.map_or(32, |d| d.channels())).await?,
+            mixed: matrix("mixed", mixed_columns(config)).await?,
+            gate_up: matrix("gate and up", 2 * config.ffn).await?,
+            hidden: matrix("feed-forward", config.ffn).await?,
+            last: matrix("final rows", config.dim).await?,
+            vocab: gpu.buffer("vocabulary logits", u64::from(config.vocab) * 4).await?,
+            stats: gpu.buffer("vocabulary statistics", 256).await?,
+        })
+    }
+
+    /// Rows a chunk may have.
+    pub fn max_rows(&self) -> u32 {
+        self.max_rows
+    }
+
+    /// Makes sure that the RoPE table covers `positions`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub async fn cover(&mut self, rec: &mut Recorder, config: &Config, weights: &Weights, positions: u32) -> Result<(), ModelError> {
+        if positions <= self.positions {
+            return Ok(());
+        }
+        let positions = positions.next_power_of_two().max(512);
+        let table = turns::table(&config.attention, weights.rope_freqs.as_deref(), positions);
+        rec.submit();
+        let turns = rec.gpu().buffer("cosines and sines", table.len() as u64 * 8).await?;
+        rec.gpu().write(&turns, 0, bytemuck::cast_slice(&table));
+        (self.turns, self.positions) = (turns, positions);
+        Ok(())
+    }
+
+    fn upload(&self, gpu: &Gpu, batch: &Batch, tiles: &[Tile]) {
+        let tokens: Vec<u32> = batch.rows.iter().map(|r| r.token).collect();
+        let rows: Vec<Row> = batch.rows.iter().map(|r| r.row).collect();
+        gpu.write(&self.tokens, 0, bytemuck::cast_slice(&tokens));
+        gpu.write(&self.rows, 0, bytemuck::cast_slice(&rows));
+        gpu.write(&self.tiles, 0, bytemuck::cast_slice(tiles));
+        gpu.write(&self.pages, 0, bytemuck::cast_slice(&batch.pages));
+        gpu.write(&self.outputs, 0, bytemuck::cast_slice(&batch.outputs));
+        gpu.write(&self.segments, 0, bytemuck::cast_slice(&batch.segments));
+    }
+
+    /// Runs a batch; the wanted rows' final states stand in order in `last_rows`. What is recorded must be submitted before the next call.
+    ///
+    /// # Errors
+    /// A batch larger than the scratch, or a page table larger than its buffer: split it.
+    pub fn run(&self, rec: &mut Recorder, config: &Config, weights: &Weights, cache: &Cache, batch: &Batch) -> Result<(), ModelError> {
+        let per_tile = (ROWS / (config.attention.heads.heads / config.attention.heads.kv_heads)).max(1);
+        let (mut tiles, work) = batch.tiles(per_tile);
+        let (out_tiles, out_work) = batch.output_tiles();
+        let (count, out_tile_at) = (tiles.len() as u32, tiles.len() as u32);
+        tiles.extend(out_tiles);
+        let rows = batch.rows.len() as u32;
+        if rows > self.max_rows || batch.pages.len() as u64 * 4 > self.pages.size || tiles.len() * size_of::<Tile>() > self.tiles.size as usize {
+            return Err(ModelError::Unsupported(format!("a batch of {rows} rows exceeds the scratch of {}", self.max_rows)));
+        }
+        self.upload(rec.gpu(), batch, &tiles);
+        let longest = batch.segments.iter().map(|s| s.rows).max().unwrap_or(0);
+        let segments = batch.segments.len() as u32;
+        let at = At { rows, row_at: 0, token_at: 0, tile_at: 0, tiles: count, work, out_tile_at, out_work, segments, longest, step: false };
+        let outputs = if batch.outputs.is_empty() { Outputs::None } else { Outputs::Packed(batch.outputs.len() as u32) };
+        self.layers(rec, config, weights, cache, at, outputs);
+        Ok(())
+    }
+
+    /// Records `steps` greedy generation steps for a sequence whose room is reserved, the first one with `token`. The chosen tokens come to
+    /// stand at `tokens[1 ..= steps]`; read them with [`Forward::chosen`].
+    pub fn generate(&self, rec: &mut Recorder, config: &Config, weights: &Weights, cache: &Cache, sequence: &mut Sequence, token: u32, steps: u32) {
+        let mut inputs = Batch { pages: sequence.pages.clone(), ..Batch::default() };
+        let mut tiles = Vec::new();
+        inputs.segments.push(Segment { row: 0, rows: 1, state_in: sequence.state.unwrap_or(0), state_out: sequence.state.unwrap_or(0) });
+        for i in 0..steps {
+            let position = sequence.len + i;
+            inputs.rows.push(BatchRow { token, row: Row { position, slot: sequence.slot(position) } });
+            tiles.push(Tile { q_row: 0, o_row: 0, positions: 1, position, page_at: 0 });
+        }
+        self.upload(rec.gpu(), &inputs, &tiles);
+        for i in 0..steps {
+            let work = u64::from(sequence.len + i) + 1;
+            let at = At { rows: 1, row_at: i, token_at: i, tile_at: i, tiles: 1, work, out_tile_at: i, out_work: work, segments: 1, longest: 1, step: true };
+            self.layers(rec, config, weights, cache, at, Outputs::Same);
+            self.vocabulary(rec, weights, 0, i + 1);
+        }
+        sequence.len += steps;
+    }
+
+    fn layers(&self, rec: &mut Recorder, config: &Config, weights: &Weights, cache: &Cache, at: At, outputs: Outputs) {
+        let (dim, eps) = (config.dim, config.eps);
+        let (x, x_out, normed) = (Mat::new(&self.x, dim), Mat::new(&self.x_out, dim), Mat::new(&self.normed, dim));
+        embed(rec, &weights.embedding, self.tokens.all(), at.token_at, x, at.rows);
+        let last = weights.layers.len() - 1;
+        let mut x = x;
+        let mut rows = at.rows;
+        for (i, layer) in weights.layers.iter().enumerate() {
+            rms_norm(rec, x, layer.mixer_norm.view(), normed, dim, rows, eps);
+            let packed = if i == last { outputs } else { Outputs::Same };
+            let finished = self.mix(rec, config, layer, cache, i, normed, x, at, packed);
+            if finished {
+                return;
+            }
+            if let Outputs::Packed(count) = packed {
+                (x, rows) = (x_out, count);
+            }
+            rms_norm(rec, x, layer.ffn_norm.view(), normed, dim, rows, eps);
+            let (gate_up, hidden) = (Mat::new(&self.gate_up, 2 * config.ffn), Mat::new(&self.hidden, config.ffn));
+            linear(rec, &layer.gate_up, normed, gate_up, rows, at.step, Epilogue::default());
+            swiglu(rec, gate_up, hidden, config.ffn, rows);
+            linear(rec, &layer.down, hidden, x, rows, at.step, Epilogue { add: true, bias: None });
+        }
+        rms_norm(rec, x, weights.output_norm.view(), Mat::new(&self.last, dim), dim, rows, eps);
+    }
+
+    /// Attention or DeltaNet of a layer, added to the residual. In the last layer only the wanted rows go on (into `x_out`); true when
+    /// there are none and the pass is over.
+    #[allow(clippy::too_many_arguments)]
+    fn mix(&self, rec: &mut Recorder, config: &Config, layer: &Layer, cache: &Cache, i: usize, normed: Mat<'_>, x: Mat<'_>, at: At, outputs: Outputs) -> bool {
+        let x_out = Mat::new(&self.x_out, config.dim);
+        let residual = Epilogue { add: true, bias: None };
+        match (&layer.mixer, cache.attention(i), cache.delta(i)) {
+            (Mixer::Attention { qkv, bias, norms, out }, Some(kv), _) => {
+                let a = &config.attention;
+                let (projected, mixed) = (Mat::new(&self.projected, a.heads.columns()), Mat::new(&self.mixed, a.heads.heads * a.heads.head_dim));
+                let bias = bias.as_ref().map(|b| b.view());
+                linear(rec, qkv, normed, projected, at.rows, at.step, Epilogue { bias, add: false });
+                let norms = norms.as_ref().map(|(q, k)| (q.view(), k.view()));
+                let positions = Positions { rows: self.rows.all(), row_at: at.row_at, turns: self.turns.all() };
+                rope(rec, projected, &a.heads, a.pairs, norms, config.eps, positions, kv, at.rows);
+                let tiles = |tile_at, count, work| Tiles { tiles: self.tiles.all(), tile_at, count, pages: self.pages.all(), work };
+                match outputs {
+                    Outputs::None => return true,
+                    Outputs::Same => {
+                        attention(rec, projected, &a.heads, a.gated, kv, tiles(at.tile_at, at.tiles, at.work), mixed);
+                        linear(rec, out, mixed, x, at.rows, at.step, residual);
+                    }
+                    Outputs::Packed(count) => {
+                        attention(rec, projected, &a.heads, a.gated, kv, tiles(at.out_tile_at, count, at.out_work), mixed);
+                        gather(rec, x, self.outputs.all(), 0, x_out, config.dim, count);
+                        linear(rec, out, mixed, x_out, count, at.step, residual);
+                    }
+                }
+            }
+            (Mixer::Delta { input, conv, a, dt, norm, out }, _, Some(states)) => {
+                let shape = shape(config);
+                let projected = Mat::new(&self.projected, shape.columns());
+                let convolved = Mat::new(&self.convolved, shape.channels());
+                let mixed = Mat::new(&self.mixed, shape.value_heads * 128);
+                linear(rec, input, normed, projected, at.rows, at.step, Epilogue::default());
+                let vectors = Vectors { conv: conv.view(), a: a.view(), dt: dt.view(), norm: norm.view() };
+                let segments = Segments { view: self.segments.all(), count: at.segments, longest: at.longest, rows: at.rows };
+                delta(rec, projected, &shape, vectors, states, segments, convolved, mixed);
+                if outputs == Outputs::None {
+                    return true;
+                }
+                linear(rec, out, mixed, x, at.rows, at.step, residual);
+                if let Outputs::Packed(count) = outputs {
+                    gather(rec, x, self.outputs.all(), 0, x_out, config.dim, count);
+                }
+            }
+            _ => unreachable!("the cache is built from the same list of layer kinds as the weights"),
+        }
+        false
+    }
+
+    /// Full-vocabulary logits of final row `row`, their statistics, and the first maximum also as `tokens[token_at]`.
+    pub fn vocabulary(&self, rec: &mut Recorder, weights: &Weights, row: u32, token_at: u32) {
+        let head = weights.head();
+        matvec(rec, head, Mat::new(&self.last, head.cols), row, self.vocab.all(), 0, Epilogue::default());
+        head::vocab_stats(rec, self.vocab.all(), 0, head.rows, self.stats.all(), 0, self.tokens.all(), token_at);
+    }
+
+    /// Final rows `[outputs, dim]` of the last [`Forward::run`].
+    pub fn last_rows<'a>(&'a self, config: &Config) -> Mat<'a> {
+        Mat::new(&self.last, config.dim)
+    }
+
+    /// Full-vocabulary logits of the last [`Forward::vocabulary`].
+    pub fn vocab_logits(&self) -> View<'_> {
+        self.vocab.all()
+    }
+
+    /// Maximum, sum of exponentials and argmax of the last [`Forward::vocabulary`].
+    pub fn vocab_stats(&self) -> View<'_> {
+        self.stats.range(0, 12)
+    }
+
+    /// The tokens that [`Forward::generate`] chose.
+    pub fn chosen(&self, steps: u32) -> View<'_> {
+        self.tokens.range(4, u64::from(steps) * 4)
+    }
+
+    /// Generation steps that can be in flight together.
+    pub fn max_steps() -> u32 {
+        ENTRIES.min(PAGE * 8) - 1
+    }
+}
+
+/// The product for a chunk: tiled, or matrix-vector for a generation step (whose states no decision ever reads, so that
+/// another order of summation is allowed there).
+fn linear(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, y: Mat<'_>, rows: u32, step: bool, epilogue: Epilogue<'_>) {
+    if step { matvec(rec, w, x, 0, y.view, 0, epilogue) } else { matmul(rec, w, x, y, rows, epilogue) }
+}
