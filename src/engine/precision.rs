@@ -26,7 +26,10 @@ impl Precision {
     pub fn check(self) -> Result<(), EngineError> {
         match self {
             Self::Exact => Ok(()),
-            other => Err(EngineError::Precision { name: other.to_string(), reason: "this version computes in exact precision only; use --precision exact".into() }),
+            other => Err(EngineError::Precision {
+                name: other.to_string(),
+                reason: "this version computes in exact precision only; use --precision exact".into(),
+            }),
         }
     }
 }

@@ -136,7 +136,16 @@ pub struct States<'a> {
 
 /// From projection rows `x` (q | k | v | gate | alpha | beta) to gated head outputs `o`; `y` takes the convolved channels.
 #[allow(clippy::too_many_arguments)]
-pub fn delta(rec: &mut Recorder, x: Mat<'_>, shape: &Shape, vectors: Vectors<'_>, states: States<'_>, segments: Segments<'_>, y: Mat<'_>, o: Mat<'_>) {
+pub fn delta(
+    rec: &mut Recorder,
+    x: Mat<'_>,
+    shape: &Shape,
+    vectors: Vectors<'_>,
+    states: States<'_>,
+    segments: Segments<'_>,
+    y: Mat<'_>,
+    o: Mat<'_>,
+) {
     let [conv, conv_state, scan, norm] = variants().map(|v| v.kernel(rec.gpu()));
     let (channels, rows) = (shape.channels(), u64::from(segments.rows));
     let params = ConvParams { ld: x.ld, channels, key_heads: shape.key_heads, eps: shape.eps };

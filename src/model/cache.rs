@@ -99,7 +99,9 @@ impl Cache {
             let pages = if pages > most { self.pages + lacking } else { pages };
             if pages > most {
                 let tokens = u64::from(most) * u64::from(PAGE);
-                return Err(ModelError::Unsupported(format!("its cache on this adapter can hold {tokens} tokens, fewer than were asked for")));
+                return Err(ModelError::Unsupported(format!(
+                    "its cache on this adapter can hold {tokens} tokens, fewer than were asked for"
+                )));
             }
             self.grow(rec, pages, slots).await?;
         }

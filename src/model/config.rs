@@ -188,7 +188,14 @@ impl Config {
         Ok(first)
     }
 
-    fn attention(m: &Metadata, arch: &str, architecture: Architecture, dim: u32, is_delta: &[bool], blocks: u32) -> Result<Attention, ModelError> {
+    fn attention(
+        m: &Metadata,
+        arch: &str,
+        architecture: Architecture,
+        dim: u32,
+        is_delta: &[bool],
+        blocks: u32,
+    ) -> Result<Attention, ModelError> {
         let key = |name: &str| format!("{arch}.{name}");
         let full = |i: usize| !is_delta.get(i).copied().unwrap_or(true);
         let heads = Self::same(m, &key("attention.head_count"), blocks, full)?;
@@ -202,7 +209,9 @@ impl Config {
         };
         let value_dim = optional(m.u32(&key("attention.value_length")))?.unwrap_or(head_dim);
         if !HEAD_DIMS.contains(&head_dim) || value_dim != head_dim {
-            return Err(ModelError::Unsupported(format!("heads of {head_dim} key and {value_dim} value dimensions; there are kernels for {HEAD_DIMS:?}")));
+            return Err(ModelError::Unsupported(format!(
+                "heads of {head_dim} key and {value_dim} value dimensions; there are kernels for {HEAD_DIMS:?}"
+            )));
         }
         if !heads.is_multiple_of(kv_heads) || heads / kv_heads > ROWS {
             return Err(ModelError::Unsupported(format!("{heads} query heads for {kv_heads} key heads")));
@@ -238,11 +247,17 @@ impl Config {
             taps: key("conv_kernel")?,
         };
         if delta.head_dim != 128 || delta.taps != 4 {
-            return Err(ModelError::Unsupported(format!("DeltaNet heads of {} with {} convolution taps; 128 and 4 are supported", delta.head_dim, delta.taps)));
+            return Err(ModelError::Unsupported(format!(
+                "DeltaNet heads of {} with {} convolution taps; 128 and 4 are supported",
+                delta.head_dim, delta.taps
+            )));
         }
         let inner = key("inner_size")?;
         if !delta.value_heads.is_multiple_of(delta.key_heads) || inner != delta.inner() || delta.value_heads > 1024 {
-            return Err(ModelError::Unsupported(format!("DeltaNet with {} key heads, {} value heads and an inner size of {inner}", delta.key_heads, delta.value_heads)));
+            return Err(ModelError::Unsupported(format!(
+                "DeltaNet with {} key heads, {} value heads and an inner size of {inner}",
+                delta.key_heads, delta.value_heads
+            )));
         }
         Ok(delta)
     }

@@ -252,7 +252,10 @@ impl Forward {
         let (count, out_tile_at) = (tiles.len() as u32, tiles.len() as u32);
         tiles.extend(out_tiles);
         let rows = batch.rows.len() as u32;
-        if rows > self.max_rows || batch.pages.len() as u64 * 4 > self.pages.size || tiles.len() * size_of::<Tile>() > self.tiles.size as usize {
+        if rows > self.max_rows
+            || batch.pages.len() as u64 * 4 > self.pages.size
+            || tiles.len() * size_of::<Tile>() > self.tiles.size as usize
+        {
             return Err(ModelError::Unsupported(format!("a batch of {rows} rows exceeds the scratch of {}", self.max_rows)));
         }
         self.upload(rec.gpu(), batch, &tiles);
@@ -266,7 +269,16 @@ impl Forward {
 
     /// Records `steps` greedy generation steps for a sequence whose room is reserved, the first one with `token`. The chosen tokens come to
     /// stand at `tokens[1 ..= steps]`; read them with [`Forward::chosen`].
-    pub fn generate(&self, rec: &mut Recorder, config: &Config, weights: &Weights, cache: &Cache, sequence: &mut Sequence, token: u32, steps: u32) {
+    pub fn generate(
+        &self,
+        rec: &mut Recorder,
+        config: &Config,
+        weights: &Weights,
+        cache: &Cache,
+        sequence: &mut Sequence,
+        token: u32,
+        steps: u32,
+    ) {
         let mut inputs = Batch { pages: sequence.pages.clone(), ..Batch::default() };
         let mut tiles = Vec::new();
         inputs.segments.push(Segment { row: 0, rows: 1, state_in: sequence.state.unwrap_or(0), state_out: sequence.state.unwrap_or(0) });
@@ -278,7 +290,19 @@ impl Forward {
         self.upload(rec.gpu(), &inputs, &tiles);
         for i in 0..steps {
             let work = u64::from(sequence.len + i) + 1;
-            let at = At { rows: 1, row_at: i, token_at: i, tile_at: i, tiles: 1, work, out_tile_at: i, out_work: work, segments: 1, longest: 1, step: true };
+            let at = At {
+                rows: 1,
+                row_at: i,
+                token_at: i,
+                tile_at: i,
+                tiles: 1,
+                work,
+                out_tile_at: i,
+                out_work: work,
+                segments: 1,
+                longest: 1,
+                step: true,
+            };
             self.layers(rec, config, weights, cache, at, Outputs::Same);
             self.vocabulary(rec, weights, 0, i + 1);
         }
@@ -314,13 +338,25 @@ impl Forward {
     /// Attention or DeltaNet of a layer, added to the residual. In the last layer only the wanted rows go on (into `x_out`); true when
     /// there are none and the pass is over.
     #[allow(clippy::too_many_arguments)]
-    fn mix(&self, rec: &mut Recorder, config: &Config, layer: &Layer, cache: &Cache, i: usize, normed: Mat<'_>, x: Mat<'_>, at: At, outputs: Outputs) -> bool {
+    fn mix(
+        &self,
+        rec: &mut Recorder,
+        config: &Config,
+        layer: &Layer,
+        cache: &Cache,
+        i: usize,
+        normed: Mat<'_>,
+        x: Mat<'_>,
+        at: At,
+        outputs: Outputs,
+    ) -> bool {
         let x_out = Mat::new(&self.x_out, config.dim);
         let residual = Epilogue { add: true, bias: None };
         match (&layer.mixer, cache.attention(i), cache.delta(i)) {
             (Mixer::Attention { qkv, bias, norms, out }, Some(kv), _) => {
                 let a = &config.attention;
-                let (projected, mixed) = (Mat::new(&self.projected, a.heads.columns()), Mat::new(&self.mixed, a.heads.heads * a.heads.head_dim));
+                let (projected, mixed) =
+                    (Mat::new(&self.projected, a.heads.columns()), Mat::new(&self.mixed, a.heads.heads * a.heads.head_dim));
                 let bias = bias.as_ref().map(|b| b.view());
                 linear(rec, qkv, normed, projected, at.rows, at.step, Epilogue { bias, add: false });
                 let norms = norms.as_ref().map(|(q, k)| (q.view(), k.view()));

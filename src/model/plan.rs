@@ -126,7 +126,10 @@ fn matrix(label: String, class: Class, tensors: &[&TensorInfo], cols: u32, limit
         let widest = group.planes.iter().map(|(_, size)| *size).max().unwrap_or(1);
         let groups = (limits.binding / widest).min(limits.buffer.min(LARGEST_BUFFER) / group.bytes);
         if groups == 0 {
-            return Err(ModelError::Unsupported(format!("rows of tensor {} exceed the adapter's binding limit of {} bytes", t.name, limits.binding)));
+            return Err(ModelError::Unsupported(format!(
+                "rows of tensor {} exceed the adapter's binding limit of {} bytes",
+                t.name, limits.binding
+            )));
         }
         let step = groups * GROUP as u64;
         let mut row = 0;
@@ -256,7 +259,8 @@ impl ModelPlan {
         plan.matrices.insert("gate_up", f.matrix(name("ffn_gate_up"), Class::FeedForward, &gate_up, dim)?);
         plan.matrices.insert("down", f.matrix(name("ffn_down"), Class::FeedForward, &[(weight("ffn_down"), dim)], ffn)?);
         if config.is_delta[i as usize] {
-            let d = config.delta.as_ref().ok_or_else(|| ModelError::Unsupported("DeltaNet tensors without their hyper-parameters".into()))?;
+            let d =
+                config.delta.as_ref().ok_or_else(|| ModelError::Unsupported("DeltaNet tensors without their hyper-parameters".into()))?;
             // One product for everything that is read from the same input: q|k|v, output gate, alpha, beta.
             let names = [
                 (weight("attn_qkv"), d.channels()),
@@ -303,7 +307,8 @@ impl ModelPlan {
 
     /// All vectors, each with the tensors it is joined from.
     pub fn vectors(&self) -> impl Iterator<Item = &[TensorInfo]> {
-        std::iter::once(std::slice::from_ref(&self.output_norm)).chain(self.layers.iter().flat_map(|l| l.vectors.values().map(Vec::as_slice)))
+        std::iter::once(std::slice::from_ref(&self.output_norm))
+            .chain(self.layers.iter().flat_map(|l| l.vectors.values().map(Vec::as_slice)))
     }
 
     /// GPU bytes of the weights by class.

@@ -182,7 +182,14 @@ impl<S: ByteSource> Upload<'_, S> {
     }
 
     /// Streams rows of a tensor to the ends of the planes in `buffer`.
-    async fn rows(&mut self, s: &Source, cols: u64, buffer: &Buffer, planes: &[(u64, u64)], written: &mut [u64; 4]) -> Result<(), ModelError> {
+    async fn rows(
+        &mut self,
+        s: &Source,
+        cols: u64,
+        buffer: &Buffer,
+        planes: &[(u64, u64)],
+        written: &mut [u64; 4],
+    ) -> Result<(), ModelError> {
         let name = || s.tensor.name.clone();
         let row_bytes = s.tensor.bytes / s.tensor.rows();
         let step = (WINDOW / row_bytes / GROUP as u64).max(1) * GROUP as u64;
@@ -192,7 +199,8 @@ impl<S: ByteSource> Upload<'_, S> {
             self.window.resize((rows * row_bytes) as usize, 0);
             self.source.read_at(s.tensor.offset + (s.row + row) * row_bytes, &mut self.window).await?;
             self.planes.clear();
-            repack_groups(s.tensor.ty, cols, &self.window, &mut self.planes).map_err(|source| ModelError::Quant { name: name(), source })?;
+            repack_groups(s.tensor.ty, cols, &self.window, &mut self.planes)
+                .map_err(|source| ModelError::Quant { name: name(), source })?;
             let p = &self.planes;
             let full = [&p.quants, &p.high, &p.scales, &p.scales2].into_iter().filter(|data| !data.is_empty());
             for (i, (data, &(at, size))) in full.zip(planes).enumerate() {

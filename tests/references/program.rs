@@ -37,13 +37,8 @@ pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> String {
 pub fn logits(model: &Path, sequences: &[&[u32]], more: &[&str]) -> Vec<LogitsLine> {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(serde_json::to_string(sequences).expect("JSON").as_bytes()).expect("written");
-    let mut arguments = vec![
-        OsStr::new("logits"),
-        OsStr::new("--gguf"),
-        model.as_os_str(),
-        OsStr::new("--tokens-file"),
-        file.path().as_os_str(),
-    ];
+    let mut arguments =
+        vec![OsStr::new("logits"), OsStr::new("--gguf"), model.as_os_str(), OsStr::new("--tokens-file"), file.path().as_os_str()];
     arguments.extend(more.iter().map(OsStr::new));
     let lines: Vec<LogitsLine> = run(arguments).lines().map(LogitsLine::read).collect();
     assert_eq!(lines.len(), sequences.len(), "one line for each sequence");
