@@ -9,6 +9,7 @@ mod metadata;
 mod parse;
 mod reader;
 mod source;
+mod split;
 #[doc(hidden)]
 pub mod testing;
 mod types;
@@ -21,5 +22,6 @@ pub use error::{GgufError, Problem};
 pub use metadata::{Metadata, MetadataError, Optional};
 pub use parse::{Gguf, TensorInfo};
 pub use source::{ByteSource, MemorySource, SourceError};
+pub use split::{SplitName, SplitSource};
 pub use types::TensorType;
 pub use value::{Array, StringArray, Value, ValueType};

@@ -42,14 +42,16 @@ pub fn split_nibbles(bytes: &[u8]) -> ([u8; 16], [u8; 16]) {
 /// Bit planes of 8 bytes: byte j of the result holds bit j of each, the first byte in bit 0 (an 8 x 8 transposition).
 #[inline(always)]
 pub fn transpose8(bytes: u64) -> u64 {
-    let mut x = bytes;
-    let swap = |x: u64, shift: u32, mask: u64| {
-        let t = (x ^ (x >> shift)) & mask;
-        x ^ t ^ (t << shift)
-    };
-    x = swap(x, 7, 0x00aa_00aa_00aa_00aa);
-    x = swap(x, 14, 0x0000_cccc_0000_cccc);
+    let x = swap(bytes, 7, 0x00aa_00aa_00aa_00aa);
+    let x = swap(x, 14, 0x0000_cccc_0000_cccc);
     swap(x, 28, 0x0000_0000_f0f0_f0f0)
+}
+
+/// Exchanges the bits under `mask` with those `shift` above them.
+#[inline(always)]
+fn swap(x: u64, shift: u32, mask: u64) -> u64 {
+    let t = (x ^ (x >> shift)) & mask;
+    x ^ t ^ (t << shift)
 }
 
 /// For each bit j of 32 bytes, a word whose bit i is bit j of byte i.
@@ -59,17 +61,18 @@ pub fn bit_planes(bytes: &[u8]) -> [[u8; 4]; 8] {
     std::array::from_fn(|j| columns.map(|column| column[j]))
 }
 
-/// The two bits from `shift` of 16 bytes, packed: bits 2i and 2i+1 of the word come from byte i.
+/// For each pair q of neighbouring bits (2 q and 2 q + 1) of 16 bytes, a word whose bits 2 i and 2 i + 1 are that pair of
+/// byte i.
 #[inline(always)]
-pub fn pack_pairs(bytes: &[u8], shift: u32) -> [u8; 4] {
-    let pack = |x: u64| {
-        let x = (x >> shift) & 0x0303_0303_0303_0303;
-        let x = (x | (x >> 6)) & 0x000f_000f_000f_000f;
-        let x = (x | (x >> 12)) & 0x0000_00ff_0000_00ff;
-        (x | (x >> 24)) as u16
+pub fn pair_planes(bytes: &[u8]) -> [[u8; 4]; 4] {
+    // In each 4 bytes, a 4 x 4 transposition of pairs: byte q then holds pair q of all four.
+    let transpose = |x: u64| {
+        let x = swap(x, 6, 0x00cc_00cc_00cc_00cc);
+        swap(x, 12, 0x0000_f0f0_0000_f0f0).to_le_bytes()
     };
-    let (low, high) = (pack(word(bytes, 0)).to_le_bytes(), pack(word(bytes, 8)).to_le_bytes());
-    [low[0], low[1], high[0], high[1]]
+    let (a, b) = (transpose(word(bytes, 0)), transpose(word(bytes, 8)));
+    let pair = |q: usize| [a[q], a[q + 4], b[q], b[q + 4]];
+    [pair(0), pair(1), pair(2), pair(3)]
 }
 
 #[cfg(test)]
@@ -115,10 +118,10 @@ mod tests {
                 assert_eq!(plane >> i & 1, u32::from(byte >> j & 1), "bit {j} of byte {i}");
             }
         }
-        for shift in [0, 2, 4, 6] {
-            let pairs = u32::from_le_bytes(pack_pairs(&bytes[..16], shift));
+        for (q, pairs) in pair_planes(&bytes[..16]).into_iter().enumerate() {
+            let pairs = u32::from_le_bytes(pairs);
             for (i, byte) in bytes[..16].iter().enumerate() {
-                assert_eq!(pairs >> (2 * i) & 3, u32::from(byte >> shift & 3), "shift {shift}, byte {i}");
+                assert_eq!(pairs >> (2 * i) & 3, u32::from(byte >> (2 * q) & 3), "pair {q} of byte {i}");
             }
         }
     }

@@ -154,17 +154,16 @@ pub fn repack_groups(ty: TensorType, cols: u64, src: &[u8], out: &mut Planes) ->
     }
     let groups = rows.div_ceil(GROUP);
     let [quants, high, scales, scales2] = [group.quants, group.high, group.scales, group.scales2].map(|bytes| bytes as usize);
-    let start = [&mut out.quants, &mut out.high, &mut out.scales, &mut out.scales2].map(|plane| plane.len());
-    out.quants.resize(start[0] + groups * quants, 0);
-    out.high.resize(start[1] + groups * high, 0);
-    out.scales.resize(start[2] + groups * scales, 0);
-    out.scales2.resize(start[3] + groups * scales2, 0);
-    for (g, rows) in src.chunks(row * GROUP).enumerate() {
+    out.quants.reserve(groups * quants);
+    out.high.reserve(groups * high);
+    out.scales.reserve(groups * scales);
+    out.scales2.reserve(groups * scales2);
+    for rows in src.chunks(row * GROUP) {
         let mut planes = GroupPlanes {
-            quants: out.quants[start[0] + g * quants..][..quants].as_chunks_mut().0,
-            high: out.high[start[1] + g * high..][..high].as_chunks_mut().0,
-            scales: out.scales[start[2] + g * scales..][..scales].as_chunks_mut().0,
-            scales2: out.scales2[start[3] + g * scales2..][..scales2].as_chunks_mut().0,
+            quants: extend(&mut out.quants, quants),
+            high: extend(&mut out.high, high),
+            scales: extend(&mut out.scales, scales),
+            scales2: extend(&mut out.scales2, scales2),
         };
         let planes = &mut planes;
         match ty {
@@ -184,8 +183,15 @@ pub fn repack_groups(ty: TensorType, cols: u64, src: &[u8], out: &mut Planes) ->
     Ok(())
 }
 
-/// Calls `repack(k, r, block)` for block k of every row r of a group: columns outside, rows inside, so that writes to a
-/// plane run forward.
+/// Appends `bytes` zeros and returns them. One group at a time: the zeros are still in the cache when they are replaced.
+fn extend<const N: usize>(plane: &mut Vec<u8>, bytes: usize) -> &mut [[u8; N]] {
+    let start = plane.len();
+    plane.resize(start + bytes, 0);
+    plane[start..].as_chunks_mut().0
+}
+
+/// Calls `repack(k, r, block)` for block k of every row r of a group. Rows outside: measured to be 1.5 to 2.5 times faster
+/// than columns outside, since reads then run forward and a group's planes fit the cache.
 #[inline(always)]
 fn each_block<const B: usize>(
     group: &[u8],
@@ -193,15 +199,9 @@ fn each_block<const B: usize>(
     planes: &mut GroupPlanes,
     repack: impl Fn(usize, usize, &[u8; B], &mut GroupPlanes),
 ) {
-    let mut rows: [&[[u8; B]]; GROUP] = [&[]; GROUP];
-    let mut count = 0;
-    for (blocks, bytes) in rows.iter_mut().zip(group.chunks_exact(row)) {
-        *blocks = bytes.as_chunks().0;
-        count += 1;
-    }
-    for k in 0..row / B {
-        for (r, blocks) in rows[..count].iter().enumerate() {
-            repack(k, r, &blocks[k], planes);
+    for (r, bytes) in group.chunks_exact(row).enumerate() {
+        for (k, block) in bytes.as_chunks().0.iter().enumerate() {
+            repack(k, r, block, planes);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! bits 0-1 of byte l), l + 32 is (nibble l + 32 low, bits 2-3), l + 64 (nibble l high, bits 4-5), l + 96 (nibble l + 32
 //! high, bits 6-7). Value = d scale (q - 32).
 
-use super::bits::{f16, pack_pairs, part, split_nibbles};
+use super::bits::{f16, pair_planes, part, split_nibbles};
 use super::planes::{GROUP, GroupPlanes};
 
 #[inline(always)]
@@ -34,10 +34,11 @@ pub(super) fn repack(k: usize, r: usize, block: &[u8; 210], planes: &mut GroupPl
             planes.quants[unit(p + 2)] = high;
         }
         let pairs = &block[128 + half * 32..][..32];
+        let (first, second) = (pair_planes(&pairs[..16]), pair_planes(&pairs[16..]));
         for quarter in 0..4 {
             let b = unit(quarter);
-            planes.high[2 * b] = pack_pairs(&pairs[..16], quarter as u32 * 2);
-            planes.high[2 * b + 1] = pack_pairs(&pairs[16..], quarter as u32 * 2);
+            planes.high[2 * b] = first[quarter];
+            planes.high[2 * b + 1] = second[quarter];
             planes.scales2[b] = part(block, 192 + half * 8 + quarter * 2);
         }
     }
