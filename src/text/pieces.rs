@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(cut("qwen35", "e\u{301}a \u{301}"), ["e\u{301}a", " \u{301}"]);
         assert_eq!(cut("qwen2", "e\u{301}a !\u{301}"), ["e", "\u{301}a", " !\u{301}"]);
         assert_eq!(cut("qwen35", "!\u{301}"), ["!\u{301}"]);
-        assert_eq!(cut("qwen35", "?!\u{301}"), ["?", "!\u{301}"]);
+        assert_eq!(cut("qwen35", "?!\u{301}"), ["?!", "\u{301}"]);
     }
 
     #[test]

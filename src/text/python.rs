@@ -321,3 +321,58 @@ fn civil(days: u64) -> (u64, u64, u64) {
     }
     (year, month, day + 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use minijinja::context;
+
+    fn eval(expression: &str) -> String {
+        let mut env = Environment::new();
+        install(&mut env);
+        let list = vec![Value::from(1), Value::from(2.5), Value::from(()), Value::from(true)];
+        let mixed = Value::from_iter([("b", Value::from(list)), ("a", Value::from("é<\"\u{1}\u{7f}"))]);
+        let ctx = context! { float => 1e-7, big => 1e16, plain => 100.0, mixed };
+        env.render_str(&format!("{{{{ {expression} }}}}"), ctx).unwrap_or_else(|error| format!("error: {error}"))
+    }
+
+    #[test]
+    fn json_in_pythons_layout() {
+        assert_eq!(eval("mixed | tojson"), "{\"b\": [1, 2.5, null, true], \"a\": \"é<\\\"\\u0001\u{7f}\"}");
+        assert_eq!(
+            eval("mixed | tojson(ensure_ascii=true, sort_keys=true)"),
+            "{\"a\": \"\\u00e9<\\\"\\u0001\\u007f\", \"b\": [1, 2.5, null, true]}"
+        );
+        assert_eq!(eval("['\u{1f600}'] | tojson(ensure_ascii=true)"), "[\"\\ud83d\\ude00\"]");
+        assert_eq!(eval("[float, big, plain] | tojson"), "[1e-07, 1e+16, 100.0]");
+        assert_eq!(eval("{'a': [], 'b': [1]} | tojson(indent=2)"), "{\n  \"a\": [],\n  \"b\": [\n    1\n  ]\n}");
+        assert_eq!(eval("[1, 2] | tojson(separators=[',', ':'])"), "[1,2]");
+        assert!(eval("[1] | tojson(indent=99999999)").starts_with("error"));
+        assert!(eval("[1] | tojson(nothing=1)").starts_with("error"));
+        assert!(eval("no_such | tojson").starts_with("error"));
+    }
+
+    #[test]
+    fn dates() {
+        let is = |format: &str, seconds: u64, expected: &str| assert_eq!(strftime(format, seconds), expected);
+        is("%d %b %Y", 0, "01 Jan 1970");
+        is("%A %e %B %y %j", 951_782_400, "Tuesday 29 February 00 060");
+        is("%Y-%m-%d %H:%M:%S %p %I", 1_785_585_599, "2026-08-01 11:59:59 AM 11");
+        is("%F %T %a %-d %%", 4_102_444_800, "2100-01-01 00:00:00 Fri 1 %");
+        is("%F", 4_107_542_399, "2100-02-28");
+        is("%F", 4_107_542_400, "2100-03-01");
+        is("%q %-q %", 0, "%q %-q %");
+        assert!(eval("strftime_now('%Y')").parse::<u64>().unwrap() >= 2025);
+    }
+
+    #[test]
+    fn generation_tags_become_blocks() {
+        assert_eq!(
+            without_generation_tags("a{%- generation %}b{% endgeneration -%}c{% if x %}"),
+            "a{%- if true %}b{% endif -%}c{% if x %}"
+        );
+        assert_eq!(without_generation_tags("{% generation"), "{% if true");
+        assert_eq!(without_generation_tags("{%"), "{%");
+        assert_eq!(without_generation_tags("é{%}"), "é{%}");
+    }
+}

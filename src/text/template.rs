@@ -11,8 +11,9 @@ use serde::Serialize;
 use super::TextError;
 use super::python;
 
-/// Instructions of one rendering. The templates of the ladder take about 300 for two turns.
-const FUEL: u64 = 10_000;
+/// Instructions of one rendering. The templates of the ladder take 150 to 230 for two turns. As
+/// a step can nest a value by one, and values are printed, compared and dropped recursively, this bounds the stack too.
+const FUEL: u64 = 2_500;
 /// Nested macro calls; a thread of a browser has 1 MiB of stack.
 const RECURSION: usize = 32;
 /// Bytes of template source; the largest known are about 20 kB.
@@ -173,4 +174,115 @@ fn described(error: &Error) -> String {
     }
     text.truncate(text.char_indices().nth(400).map_or(text.len(), |(at, _)| at));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(source: &str) -> ChatTemplate {
+        ChatTemplate::new(source, Some("<s>".into()), None).unwrap()
+    }
+
+    fn render(source: &str) -> Result<String, TextError> {
+        template(source).render(&[Message::system("be brief"), Message::user("  hi </think> \n")])
+    }
+
+    #[track_caller]
+    fn is(source: &str, expected: &str) {
+        assert_eq!(render(source).as_deref(), Ok(expected), "{source}");
+    }
+
+    #[test]
+    fn options_and_variables_are_hugging_faces() {
+        // trim_blocks and lstrip_blocks, one line break dropped at the end.
+        is("a\n  {% if true %}\nb\n  {% endif %}\nc\n\n", "a\nb\nc\n");
+        is("{{ bos_token }}|{{ eos_token }}|{{ add_generation_prompt }}|{{ enable_thinking is false }}", "<s>||True|True");
+        is("{{ tools is none }} {{ tools is defined }} {{ documents is none }} {{ custom is undefined }}", "True True True True");
+        is("{{ '<a>&\"' }}", "<a>&\"");
+    }
+
+    #[test]
+    fn what_real_templates_use() {
+        is(
+            "{% set ns = namespace(last=0, n=messages|length) %}{% for m in messages[::-1] %}\
+             {% if m.role == 'user' and not (m.content.startswith('<t>') and m.content.endswith('</t>')) %}\
+             {% set ns.last = (messages|length - 1) - loop.index0 %}{% endif %}{% endfor %}{{ ns.last }}/{{ ns.n }}",
+            "1/2",
+        );
+        is(
+            "{% for m in messages %}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}{{ loop.previtem.role if loop.previtem }}\
+             {{ loop.nextitem.role if loop.nextitem is defined }};{% endfor %}",
+            "0TrueFalseuser;1FalseTruesystem;",
+        );
+        is(
+            "{% macro show(c, n=false) %}{% if c is string %}{{ c }}{% elif c is iterable and c is not mapping %}list{% endif %}{% endmacro %}\
+            {{ show(messages[0].content) | trim }} {{ show([1]) }}",
+            "be brief list",
+        );
+        is(
+            "{{ messages[1].content.split('</think>')[-1].lstrip('\\n') }}|{{ messages[1].content.split('</think>')[0].strip() }}",
+            " \n|hi",
+        );
+        is("{{ messages[0]['content'].replace('be', 'is').rstrip('f') }}", "is brie");
+        is("{% for k, v in messages[0] | items %}{{ k }}={{ v }} {% endfor %}", "role=system content=be brief ");
+        is("{% for k, v in messages[0].items() %}{{ k }} {% endfor %}", "role content ");
+        is("{{ [3, 1] | min }} {{ 3 | string ~ '!' }} {{ '<' | safe }} {{ range(1, 3) | length }}", "1 3! < 2");
+        is("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i > 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "02");
+        is("{% set x %}a{{ 'b' }}{% endset %}{{ x + 'c' }}{{ messages is sequence }}{{ messages[0] is mapping }}", "abcTrueTrue");
+        is("{% generation %}x{% endgeneration %}{%- generation -%} y {%- endgeneration -%}", "xy");
+        is("{{ 'prefix-x'.removeprefix('prefix-') }}{{ 'aXbX'.count('X') }}{{ ''.count('') }}", "x21");
+    }
+
+    #[test]
+    fn refusals_and_failures_are_told_apart() {
+        assert_eq!(render("{{ raise_exception('no') }}"), Err(TextError::TemplateRefused("no".into())));
+        for source in
+            ["{{ a.b.c }}", "{{ 'x' | nofilter }}", "{{ nofunction() }}", "{% include 'x' %}", "{{ messages[0].content.format(1) }}"]
+        {
+            assert!(matches!(render(source), Err(TextError::TemplateFailed(_))), "{source}: {:?}", render(source));
+        }
+        for source in ["{% if %}", "{{", "{% unknown %}", "{% for x in y %}"] {
+            assert!(matches!(ChatTemplate::new(source, None, None), Err(TextError::TemplateSyntax(_))), "{source}");
+        }
+        assert!(ChatTemplate::new(&" ".repeat(MAX_SOURCE + 1), None, None).is_err());
+    }
+
+    #[test]
+    fn hostile_templates_are_stopped() {
+        let stopped = [
+            "{% for i in range(99999) %}{{ i }}{% endfor %}",
+            "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+            "{{ 'x' * 2000000 }}",
+            "{% set ns = namespace(s='x' * 1000000) %}{% for i in range(9) %}{{ ns.s }}{% endfor %}",
+            "{% set ns = namespace(a=[]) %}{% for i in range(99999) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}",
+            "{{ 'x' * 999999999999 }}",
+            "{{ range(999999999999) }}",
+            "{{ '%999999999d' | format(1) }}",
+            "{{ 'x' | indent(999999999) }}",
+        ];
+        // On a thread with a small stack: a browser's has 1 MiB.
+        let run = move || {
+            for source in stopped {
+                let error = render(source).unwrap_err();
+                assert!(matches!(error, TextError::TemplateLimit(_) | TextError::TemplateFailed(_)), "{source}: {error}");
+            }
+            let nested = format!("{}1{}", "(".repeat(5000), ")".repeat(5000));
+            assert!(ChatTemplate::new(&format!("{{{{ {nested} }}}}"), None, None).is_err());
+            let deep = "{% set ns = namespace(a=[]) %}{% for i in range(1200) %}{% set ns.a = [ns.a] %}{% endfor %}";
+            for tail in ["{{ ns.a }}", "{{ ns.a | tojson }}", "{{ ns.a == ns.a }}", "{{ ns.a | string }}", ""] {
+                let _ = render(&format!("{deep}{tail}"));
+            }
+        };
+        std::thread::Builder::new().stack_size(1 << 20).spawn(run).unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn an_honest_template_is_far_from_the_limits() {
+        let source = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}";
+        let steps = template(source).steps(&[Message::system("s"), Message::user("u")]);
+        assert!(steps < FUEL / 20, "{steps}");
+        let long = "x".repeat(3 << 20);
+        assert_eq!(template("{{ messages[0].content }}").render(&[Message::user(long.clone())]), Ok(long));
+    }
 }
