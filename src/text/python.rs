@@ -102,7 +102,7 @@ fn to_json(value: Value, rest: Rest<Value>, options: Kwargs) -> Result<Value, Er
     let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     let separators = options.get::<Option<Vec<String>>>("separators")?;
     options.assert_all_used()?;
-    let indent = match indent.map(|v| usize::try_from(v)) {
+    let indent = match indent.map(usize::try_from) {
         None => None,
         Some(Ok(width)) if width <= 16 => Some(width),
         Some(_) => return Err(bad("indent is a number up to 16")),
