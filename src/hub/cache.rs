@@ -48,9 +48,10 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    pub(crate) fn new(root: PathBuf) -> Self {
-        let checksums = Checksums::new(root.join("checksums"));
-        Self { root, checksums }
+    /// `memory`: where hashes are remembered if not in the folder itself.
+    pub(crate) fn new(root: PathBuf, memory: Option<PathBuf>) -> Self {
+        let folders = std::iter::once(root.join("checksums")).chain(memory).collect();
+        Self { root, checksums: Checksums::new(folders) }
     }
 
     pub(crate) fn root(&self) -> &Path {

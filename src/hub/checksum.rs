@@ -89,29 +89,34 @@ impl Known {
     }
 }
 
-/// The remembered hashes: one small file for each model in a folder of its own.
+/// The remembered hashes: one small file for each model.
 ///
-/// Forgetting costs a second hash and never more, so trouble with this folder is not an error.
+/// Kept in the first folder that can be written: a model folder may be shared and read-only. Forgetting costs a second hash
+/// and never more, so trouble with these folders is not an error.
 pub(crate) struct Checksums {
-    folder: PathBuf,
+    folders: Vec<PathBuf>,
 }
 
 impl Checksums {
-    pub(crate) fn new(folder: PathBuf) -> Self {
-        Self { folder }
+    pub(crate) fn new(folders: Vec<PathBuf>) -> Self {
+        Self { folders }
     }
 
-    fn place(&self, files: &[Known]) -> Option<PathBuf> {
-        let name = files.first()?.path.as_os_str().as_encoded_bytes();
-        Some(self.folder.join(format!("{}.json", &hex(&Sha256::digest(name))[..32])))
+    /// The record's file name: from the real path of the first file.
+    fn name(files: &[Known]) -> Option<String> {
+        let path = files.first()?.path.as_os_str().as_encoded_bytes();
+        Some(format!("{}.json", &hex(&Sha256::digest(path))[..32]))
     }
 
     /// The hash of these files, where it is known and they have not changed since.
     pub(crate) fn recall(&self, paths: &[PathBuf]) -> Option<String> {
         let files: Vec<Known> = paths.iter().map(|path| Known::of(path)).collect::<io::Result<_>>().ok()?;
-        let text = std::fs::read_to_string(self.place(&files)?).ok()?;
-        let record: Record = serde_json::from_str(&text).ok()?;
-        (record.files == files).then_some(record.sha256)
+        let name = Self::name(&files)?;
+        self.folders.iter().find_map(|folder| {
+            let text = std::fs::read_to_string(folder.join(&name)).ok()?;
+            let record: Record = serde_json::from_str(&text).ok()?;
+            (record.files == files).then_some(record.sha256)
+        })
     }
 
     /// Remembers the hash of a file that nobody else writes to.
@@ -122,15 +127,17 @@ impl Checksums {
     }
 
     fn store(&self, files: Vec<Known>, sha256: &str) {
-        let Some(place) = self.place(&files) else { return };
+        let Some(name) = Self::name(&files) else { return };
         let record = Record { files, sha256: sha256.to_owned() };
         let Ok(text) = serde_json::to_string(&record) else { return };
-        // Written aside and renamed: another process reads the old record or the new one.
-        let aside = place.with_extension(format!("{}.tmp", std::process::id()));
-        let written = std::fs::create_dir_all(&self.folder)
-            .and_then(|()| std::fs::write(&aside, text))
-            .and_then(|()| std::fs::rename(&aside, &place));
-        if written.is_err() {
+        for folder in &self.folders {
+            // Written aside and renamed: another process reads the old record or the new one.
+            let (place, aside) = (folder.join(&name), folder.join(format!("{name}.{}", std::process::id())));
+            let written =
+                std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&aside, &text)).and_then(|()| std::fs::rename(&aside, &place));
+            if written.is_ok() {
+                return;
+            }
             let _ = std::fs::remove_file(&aside);
         }
     }
@@ -195,7 +202,7 @@ mod tests {
     #[test]
     fn a_hash_is_remembered_until_the_file_changes() {
         let dir = tempfile::tempdir().unwrap();
-        let sums = Checksums::new(dir.path().join("sums"));
+        let sums = Checksums::new(vec![dir.path().join("sums")]);
         let path = dir.path().join("m.gguf");
         let paths = [path.clone()];
         std::fs::write(&path, b"abc").unwrap();
@@ -225,7 +232,7 @@ mod tests {
     #[test]
     fn parts_are_hashed_as_one_and_a_damaged_memory_only_costs_time() {
         let dir = tempfile::tempdir().unwrap();
-        let sums = Checksums::new(dir.path().join("sums"));
+        let sums = Checksums::new(vec![dir.path().join("sums")]);
         let paths = [dir.path().join("1"), dir.path().join("2")];
         for (path, bytes) in paths.iter().zip([b"a".as_slice(), b"bc"]) {
             std::fs::write(path, bytes).unwrap();
@@ -239,8 +246,14 @@ mod tests {
             std::fs::write(record.unwrap().path(), b"{\"files\":[]").unwrap();
         }
         assert_eq!(ask(&sums, &paths), (ABC.to_owned(), true));
-        let blocked = Checksums::new(paths[0].join("no folder"));
-        assert_eq!(ask(&blocked, &paths), (ABC.to_owned(), true));
+        // A folder that cannot be written costs the next one nothing.
+        let blocked = paths[0].join("no folder");
+        let nowhere = Checksums::new(vec![blocked.clone()]);
+        let second = Checksums::new(vec![blocked, dir.path().join("other")]);
+        for (sums, read_again) in [(nowhere, true), (second, false)] {
+            assert_eq!(ask(&sums, &paths), (ABC.to_owned(), true));
+            assert_eq!(ask(&sums, &paths), (ABC.to_owned(), read_again));
+        }
     }
 
     #[test]
@@ -248,7 +261,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m");
         std::fs::write(&path, vec![0; 3 * WINDOW]).unwrap();
-        let sums = Checksums::new(dir.path().join("sums"));
+        let sums = Checksums::new(vec![dir.path().join("sums")]);
         let mut seen = Vec::new();
         let result = sums.sha256(&[path], &mut |done| {
             seen.push(done);

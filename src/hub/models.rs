@@ -15,10 +15,13 @@ use super::ladder::{DEFAULT_HOST, Entry, Ladder};
 /// The environment variable that names the model folder.
 pub const FOLDER_VARIABLE: &str = "SEMIF_MODELS";
 
+/// The source of a file that is not of the ladder.
+pub const LOCAL: &str = "local file";
+
 /// Which file answered: part of every result row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Provenance {
-    /// The repository on the hub, or `file` for a file that is not of the ladder.
+    /// The repository on the hub, or [`LOCAL`] for a file that is not of the ladder.
     pub source: String,
     /// The repository's commit, for a file of the ladder.
     pub revision: Option<String>,
@@ -68,7 +71,9 @@ impl Hub {
     /// # Errors
     /// No folder for models, or a mirror that is no address.
     pub fn new(offline: bool, mirror: Option<&str>, options: PullOptions) -> Result<Self, HubError> {
-        Self::with(Ladder::built_in().clone(), default_folder()?, offline, mirror, options)
+        let hub = Self::with(Ladder::built_in().clone(), default_folder()?, offline, mirror, options)?;
+        let memory = dirs::cache_dir().map(|cache| cache.join("semif").join("checksums"));
+        Ok(Self { cache: Cache::new(hub.cache.root().to_owned(), memory), ..hub })
     }
 
     /// A hub with everything given.
@@ -77,7 +82,7 @@ impl Hub {
     /// A mirror that is no address.
     pub fn with(ladder: Ladder, folder: PathBuf, offline: bool, mirror: Option<&str>, options: PullOptions) -> Result<Self, HubError> {
         let host = mirror.map_or_else(|| Ok(DEFAULT_HOST.to_owned()), check_mirror)?;
-        Ok(Self { ladder, cache: Cache::new(folder), host, offline, options })
+        Ok(Self { ladder, cache: Cache::new(folder, None), host, offline, options })
     }
 
     /// The models by name.
@@ -104,7 +109,24 @@ impl Hub {
         self.ladder.get(id).ok_or_else(|| HubError::UnknownModel { name: id.to_owned(), known: self.ladder.ids() })
     }
 
-    /// A model by id or by path: what stands after `--model`. An id that is not here yet is fetched, unless the hub is offline. A
+    /// Where a model named by id or by path lies: what stands after `--model`. An id is fetched as in [`Hub::resolve`]; a file of the
+    /// user's is not read, so that commands that do not name their model in results start at once.
+    ///
+    /// # Errors
+    /// [`HubError`] says what is missing and what to do about it. Whether a path can be opened is not asked.
+    pub fn locate(&self, name: &str, progress: &mut Progress) -> Result<PathBuf, HubError> {
+        if self.ladder.get(name).is_some() {
+            return Ok(self.pull(name, progress)?.path);
+        }
+        let path = Path::new(name);
+        let like_a_path = name.contains(['/', '\\']) || path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("gguf"));
+        if !like_a_path && !path.exists() {
+            return Err(HubError::UnknownModel { name: name.to_owned(), known: self.ladder.ids() });
+        }
+        Ok(path.to_owned())
+    }
+
+    /// A model by id or by path, and what it is. An id that is not here yet is fetched, unless the hub is offline. A
     /// file in the current folder that is called like an id is reached as `./ID`.
     ///
     /// # Errors
@@ -113,12 +135,7 @@ impl Hub {
         if self.ladder.get(name).is_some() {
             return self.pull(name, progress);
         }
-        let path = Path::new(name);
-        let like_a_path = name.contains(['/', '\\']) || path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("gguf"));
-        if !like_a_path && !path.exists() {
-            return Err(HubError::UnknownModel { name: name.to_owned(), known: self.ladder.ids() });
-        }
-        self.file(path, progress)
+        self.file(&self.locate(name, progress)?, progress)
     }
 
     /// A model by path: what stands after `--gguf`. Its SHA-256 is computed once and remembered.
@@ -134,7 +151,7 @@ impl Hub {
         let entry = self.ladder.by_sha256(&sha256).cloned();
         let (source, revision) = match &entry {
             Some(entry) => (entry.repository.clone(), Some(entry.revision.clone())),
-            None => ("file".to_owned(), None),
+            None => (LOCAL.to_owned(), None),
         };
         let file = parts.first().and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
         let provenance = Provenance { source, revision, file: file.unwrap_or_default(), bytes, sha256 };

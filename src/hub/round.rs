@@ -125,9 +125,17 @@ impl Round {
         let total = self.state().head.bytes;
         if !matches!(self.state().verdict, Some(Verdict::Complete)) {
             let (sender, events) = mpsc::channel();
-            for _ in 0..self.options.connections.max(1) {
+            for number in 0..self.options.connections.max(1) {
                 let (round, sender) = (self.clone(), sender.clone());
-                std::thread::spawn(move || round.work(&sender));
+                let thread = std::thread::Builder::new().name(format!("fetch {number}")).spawn(move || round.work(&sender));
+                // Fewer threads than wanted are slower, none is an error.
+                if let Err(error) = thread {
+                    if number == 0 {
+                        let url = self.remote.url().to_owned();
+                        return Err(HubError::Unreachable { url, why: format!("no thread can be started: {error}") });
+                    }
+                    break;
+                }
             }
             drop(sender);
             let mut deadline = None;

@@ -274,6 +274,14 @@ fn redirects_keep_the_range() {
     let stored: Vec<Ask> = server.asks().into_iter().filter(|ask| ask.path == "/store?signed=1&x=%2F").collect();
     assert_eq!(stored.len(), PARTS);
     assert_eq!(server.sent(), SIZE as u64);
+    // To another host, which never hears of the first one.
+    let setup = Setup::new();
+    let file = setup.file.clone();
+    let store = Server::start(move |ask| honest(ask, &file, ETAG));
+    let place = format!("{}/blob", store.host);
+    server.then(move |_| Answer::status(302).with("Location", &place));
+    setup.pull_right(&server);
+    assert_eq!((store.asks().len(), store.sent()), (PARTS, SIZE as u64));
     let setup = Setup::new();
     server.then(|ask| Answer::status(307).with("Location", format!("/again{}", ask.index)));
     let error = setup.pull_wrong(&server);
@@ -358,6 +366,10 @@ fn nobody_there() {
     let host = format!("http://{}", std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     let error = setup.pull_wrong_with(&host, quick());
     assert!(matches!(error, HubError::GaveUp { attempts: 4, .. }), "{error}");
+    // A server that does not speak TLS.
+    let server = Server::start(|_| Answer::status(200));
+    let error = setup.pull_wrong_with(&server.host.replace("http:", "https:"), quick());
+    assert!(matches!(error, HubError::GaveUp { .. } | HubError::Unreachable { .. }), "{error}");
     let error = setup.pull_wrong_with("http://no-such-host.invalid", PullOptions { attempts: 1, ..quick() });
     assert!(matches!(error, HubError::GaveUp { attempts: 1, .. }), "{error}");
 }

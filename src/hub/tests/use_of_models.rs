@@ -63,7 +63,7 @@ fn an_id_is_fetched_where_it_is_not_here_and_a_path_is_used_as_it_is() {
     assert_eq!(model.provenance, Provenance { file: "copy.gguf".to_owned(), ..expected });
     std::fs::write(&copy, b"abc").unwrap();
     let model = resolve(&offline(&setup, &server), copy.to_str().unwrap()).unwrap();
-    assert_eq!((model.provenance.source.as_str(), model.provenance.revision, model.entry), ("file", None, None));
+    assert_eq!((model.provenance.source.as_str(), model.provenance.revision, model.entry), ("local file", None, None));
     assert_eq!((model.provenance.bytes, model.provenance.sha256), (3, sha256(b"abc")));
 }
 
