@@ -99,10 +99,10 @@ need_trunk() { cargo_tool trunk 0.21.14 --locked; }
 
 # Debian's binaryen 108 exits 0 and breaks the output; the npm package is the same program, built to WASM.
 need_wasm_opt() {
-  have wasm-opt && wasm-opt --version 2>/dev/null | grep -q 'version 132' && return
-  need_node
   local dir=$SEMIF_TOOLS/binaryen-132
   if ! [ -x "$dir/bin/wasm-opt" ]; then
+    have wasm-opt && wasm-opt --version 2>/dev/null | grep -q 'version 132' && return
+    need_node
     say "installing binaryen 132 (wasm-opt) into $dir"
     npm_install "$dir" binaryen@132.0.0
     mkdir -p "$dir/bin"
