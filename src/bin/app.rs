@@ -1,3 +1,6 @@
-//! The native command line; in a browser build there is nothing to do.
+//! The page. On the desktop this program is empty, so that one package builds everywhere.
 
-fn main() {}
+fn main() {
+    #[cfg(target_arch = "wasm32")]
+    semif::web::page::run();
+}

@@ -15,6 +15,7 @@ use crate::gpu::{Buffer, Gpu, Recorder};
 use crate::model::{Cache, Config, Forward, ModelError, ModelPlan, UploadProgress, Weights};
 use crate::text::TextModel;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// What loading is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +58,7 @@ pub struct Engine {
     weights: Weights,
     forward: Forward,
     cache: Cache,
-    text: Option<TextModel>,
+    text: Option<Arc<TextModel>>,
     text_error: Option<String>,
     info: ModelInfo,
     max_tokens: u32,
@@ -93,7 +94,7 @@ impl Engine {
         let config = Config::read(&gguf)?;
         // A file without a usable tokenizer still has logits.
         let (text, text_error) = match TextModel::from_gguf(&gguf.metadata) {
-            Ok(text) => (Some(text), None),
+            Ok(text) => (Some(Arc::new(text)), None),
             Err(e) => (None, Some(e.to_string())),
         };
         let limits = gpu.info().into();
@@ -133,7 +134,15 @@ impl Engine {
     /// # Errors
     /// The file has none that can be used, and why.
     pub fn text(&self) -> Result<&TextModel, EngineError> {
-        self.text.as_ref().ok_or_else(|| EngineError::NoText(self.text_error.clone().unwrap_or_default()))
+        self.text.as_deref().ok_or_else(|| EngineError::NoText(self.text_error.clone().unwrap_or_default()))
+    }
+
+    /// The same, to keep: for callbacks that turn tokens into text while the engine runs.
+    ///
+    /// # Errors
+    /// As for [`Engine::text`].
+    pub fn shared_text(&self) -> Result<Arc<TextModel>, EngineError> {
+        self.text.clone().ok_or_else(|| EngineError::NoText(self.text_error.clone().unwrap_or_default()))
     }
 
     /// What the model is and what it takes.

@@ -1,0 +1,213 @@
+//! Step two: the state, the questions and their options.
+
+use leptos::prelude::*;
+use web_sys::KeyboardEvent;
+
+use super::draft::{Draft, MAX_QUESTIONS, OptionDraft, Preset, QuestionDraft, StateKind};
+use super::run::{self, Ways};
+use super::{Shared, format};
+use crate::decision::{MAX_OPTIONS, MIN_OPTIONS, letter};
+use crate::web::protocol::{Answer, Command, Count};
+
+#[component]
+pub fn DecideStep(shared: Shared, presets: Vec<Preset>) -> impl IntoView {
+    let draft = shared.draft;
+    let shortcut = move |event: KeyboardEvent| {
+        if event.key() == "Enter" && (event.ctrl_key() || event.meta_key()) {
+            event.prevent_default();
+            run::start(shared, Ways::Both);
+        } else if event.key() == "Escape" && shared.runs.job.with_untracked(Option::is_some) {
+            run::stop(shared);
+        }
+    };
+    let buttons = presets
+        .into_iter()
+        .map(|preset| {
+            let (draft_data, compared) = (preset.draft.clone(), preset.draft);
+            let chosen = Memo::new(move |_| draft.get() == compared);
+            view! {
+                <button type="button" class="chip" aria-pressed=move || chosen.get().to_string() on:click=move |_| draft.set(&draft_data)>{preset.title}</button>
+            }
+        })
+        .collect_view();
+    view! {
+        <section class="step" id="decide" aria-labelledby="decide-title" on:keydown=shortcut>
+            <h2 id="decide-title"><span class="number" aria-hidden="true">"2"</span>"Decision"</h2>
+            <div class="panel">
+                <div class="chips" role="group" aria-label="Examples"><span class="soft">"Examples"</span>{buttons}</div>
+                <div class="columns">
+                    <StateBox draft=draft/>
+                    <Questions shared=shared/>
+                </div>
+                <RunBar shared=shared/>
+            </div>
+        </section>
+    }
+}
+
+#[component]
+fn StateBox(draft: Draft) -> impl IntoView {
+    let kind = move |this: StateKind, id: &'static str, title: &'static str| {
+        view! {
+            <input type="radio" class="visually-hidden" name="kind" id=id prop:checked=move || draft.kind.get() == this on:change=move |_| draft.kind.set(this)/>
+            <label for=id>{title}</label>
+        }
+    };
+    let problem = move || draft.state_value().err();
+    view! {
+        <div class="field">
+            <div class="label-row">
+                <label for="state">"State"</label>
+                <div class="segmented" role="radiogroup" aria-label="How the state is read">
+                    {kind(StateKind::Text, "kind-text", "Text")}
+                    {kind(StateKind::Json, "kind-json", "JSON")}
+                </div>
+            </div>
+            <p class="soft" id="state-hint">"Everything the model should judge from: a message, a record, a log."</p>
+            <textarea id="state" rows="12" class:mono=move || draft.kind.get() == StateKind::Json spellcheck="false" aria-describedby="state-hint state-problem" aria-invalid=move || problem().is_some().to_string() bind:value=draft.state></textarea>
+            <p class="problem" id="state-problem" aria-live="polite">{problem}</p>
+        </div>
+    }
+}
+
+#[component]
+fn Questions(shared: Shared) -> impl IntoView {
+    let questions = shared.draft.questions;
+    let more = move || questions.with(Vec::len) < MAX_QUESTIONS;
+    view! {
+        <div class="questions">
+            <For each=move || questions.get() key=|question| question.key children=move |question| view! { <Question shared=shared question=question/> }/>
+            <Show when=more>
+                <button type="button" class="button quiet add" on:click=move |_| questions.update(|all| all.push(QuestionDraft::empty()))>"Add a question on the same state"</button>
+            </Show>
+        </div>
+    }
+}
+
+#[component]
+fn Question(shared: Shared, question: QuestionDraft) -> impl IntoView {
+    let questions = shared.draft.questions;
+    let number = move || questions.with(|all| all.iter().position(|q| q.key == question.key)).map_or(1, |i| i + 1);
+    let several = move || questions.with(Vec::len) > 1;
+    let title = move || if several() { format!("Question {}", number()) } else { "Question".to_string() };
+    let id = format!("question-{}", question.key);
+    let options = question.options;
+    // The state has its own line for problems.
+    let problems = move || match (shared.draft.state_value(), shared.draft.row(&question)) {
+        (Ok(_), Err(problems)) => problems.join("; ").replace('`', ""),
+        _ => String::new(),
+    };
+    view! {
+        <fieldset class="question">
+            <legend class="visually-hidden">{title}</legend>
+            <div class="label-row">
+                <label for=id.clone()>{title}</label>
+                <Show when=several>
+                    <button type="button" class="button quiet small" on:click=move |_| questions.update(|all| all.retain(|q| q.key != question.key))>"Remove"</button>
+                </Show>
+            </div>
+            <textarea id=id rows="2" bind:value=question.text></textarea>
+            <div class="label-row"><span class="label">"Options"</span><span class="soft">"the model reads the descriptions, never the names"</span></div>
+            <ol class="options">
+                <For each=move || options.get() key=|option| option.key children=move |option| view! { <OptionRow question=question option=option/> }/>
+            </ol>
+            <div class="label-row">
+                <Show when=move || options.with(|all| all.len() < MAX_OPTIONS)>
+                    <button type="button" class="button quiet small add-option" on:click=move |_| options.update(|all| all.push(OptionDraft::new("", "")))>"Add an option"</button>
+                </Show>
+                <TokenCount shared=shared question=question/>
+            </div>
+            <p class="problem" aria-live="polite">{problems}</p>
+        </fieldset>
+    }
+}
+
+#[component]
+fn OptionRow(question: QuestionDraft, option: OptionDraft) -> impl IntoView {
+    let options = question.options;
+    let place = move || options.with(|all| all.iter().position(|o| o.key == option.key)).unwrap_or_default();
+    let name = move || letter(place());
+    let few = move || options.with(|all| all.len() <= MIN_OPTIONS);
+    view! {
+        <li>
+            <span class="letter" aria-hidden="true">{name}</span>
+            <input class="option-id" type="text" autocomplete="off" spellcheck="false" aria-label=move || format!("Name of option {}", name()) placeholder="name" bind:value=option.id/>
+            <input class="option-text" type="text" autocomplete="off" aria-label=move || format!("Description of option {}", name()) placeholder="what it means" bind:value=option.description/>
+            <button type="button" class="icon" aria-label=move || format!("Remove option {}", name()) title="Remove" disabled=few
+                on:click=move |_| options.update(|all| all.retain(|o| o.key != option.key))>"×"</button>
+        </li>
+    }
+}
+
+/// How much of the budget a prompt takes, counted by the loaded model's own tokenizer a moment after the last change.
+#[component]
+fn TokenCount(shared: Shared, question: QuestionDraft) -> impl IntoView {
+    let count = RwSignal::new(None::<Count>);
+    let version = StoredValue::new(0u32);
+    Effect::new(move |_| {
+        let row = shared.draft.row(&question);
+        let loaded = shared.model.with(Option::is_some);
+        version.update_value(|v| *v += 1);
+        let mine = version.get_value();
+        let (true, Ok(row)) = (loaded, row) else { return count.set(None) };
+        set_timeout(
+            move || {
+                if version.try_get_value() != Some(mine) {
+                    return;
+                }
+                leptos::task::spawn_local(async move {
+                    let answer = shared.call(Command::Count { row }).answer().await;
+                    if version.try_get_value() == Some(mine) {
+                        count.set(match answer {
+                            Ok(Answer::Counted(count)) => Some(count),
+                            _ => None,
+                        });
+                    }
+                });
+            },
+            std::time::Duration::from_millis(350),
+        );
+    });
+    let words = move || match count.get() {
+        Some(count) if count.tokens > count.max_tokens => {
+            format!(
+                "{} tokens, {} more than fit: shorten the state or the options",
+                format::thousands(count.tokens),
+                format::thousands(count.tokens - count.max_tokens)
+            )
+        }
+        Some(count) => format!("{} of {} tokens", format::thousands(count.tokens), format::thousands(count.max_tokens)),
+        None if shared.model.with(Option::is_some) => "…".to_string(),
+        None => "length is counted once a model is loaded".to_string(),
+    };
+    let over = move || count.get().is_some_and(|count| count.tokens > count.max_tokens);
+    view! { <span class="soft count" class:over=over>{words}</span> }
+}
+
+#[component]
+fn RunBar(shared: Shared) -> impl IntoView {
+    let runs = shared.runs;
+    let running = move || runs.job.with(Option::is_some);
+    let why_not = move || {
+        if shared.model.with(Option::is_none) {
+            return Some("Choose a model first.");
+        }
+        let bad = shared.draft.questions.get().iter().any(|question| shared.draft.row(question).is_err());
+        bad.then_some("Complete the decision first.")
+    };
+    let blocked = move || why_not().is_some();
+    view! {
+        <div class="run-bar">
+            <Show when=running fallback=move || view! {
+                <button type="button" class="button strong big" id="run" disabled=blocked on:click=move |_| run::start(shared, Ways::Both)>"Read and write"</button>
+                <button type="button" class="button big" id="read" disabled=blocked on:click=move |_| run::start(shared, Ways::Read)>"Read only"</button>
+            }>
+                <button type="button" class="button strong big" id="stop" on:click=move |_| run::stop(shared)>
+                    {move || if runs.stopping.get() { "Stop at once" } else { "Stop" }}
+                </button>
+                <span class="soft">{move || if runs.stopping.get() { "Ending the current step…" } else { "" }}</span>
+            </Show>
+            <p class="soft">{move || why_not().unwrap_or("Ctrl or ⌘ with Enter runs both ways, Escape stops.")}</p>
+        </div>
+    }
+}

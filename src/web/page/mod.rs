@@ -1,0 +1,125 @@
+//! The page: choose a model, edit a decision, see both ways of answering it.
+
+mod client;
+mod draft;
+mod editor;
+mod format;
+mod hook;
+mod models;
+mod notice;
+mod results;
+mod run;
+
+use leptos::prelude::*;
+use wasm_bindgen::JsCast;
+use wasm_bindgen_futures::spawn_local;
+
+use self::client::Client;
+use self::draft::Draft;
+use self::models::Loading;
+use super::protocol::{Answer, Command, Device, Event, Fault, FaultKind, Kept, Model, ModelSource};
+
+/// Mounts the page into the element `app`. Called once, by the page's program.
+pub fn run() {
+    console_error_panic_hook::set_once();
+    let element = web_sys::window().and_then(|w| w.document()).and_then(|d| d.get_element_by_id("app"));
+    let Some(element) = element.and_then(|e| e.dyn_into::<web_sys::HtmlElement>().ok()) else {
+        web_sys::console::error_1(&"the page has no element with the id app".into());
+        return;
+    };
+    element.set_inner_html("");
+    leptos::mount::mount_to(element, Page).forget();
+}
+
+/// The state that all parts of the page share. Copies are the same state.
+#[derive(Clone, Copy)]
+pub struct Shared {
+    pub client: StoredValue<Client, LocalStorage>,
+    /// None while the GPU is being asked.
+    pub device: RwSignal<Option<Result<Device, Fault>>>,
+    pub kept: RwSignal<Kept>,
+    pub loading: RwSignal<Option<Loading>>,
+    pub model: RwSignal<Option<Model>>,
+    /// Where the model came from, so that it can be put back after the worker was ended.
+    pub source: StoredValue<Option<ModelSource>, LocalStorage>,
+    /// What went wrong with the model or the GPU, until the next try.
+    pub fault: RwSignal<Option<Fault>>,
+    /// Something worth saying that is no fault.
+    pub remark: RwSignal<Option<String>>,
+    pub draft: Draft,
+    pub runs: run::Runs,
+}
+
+impl Shared {
+    /// Sends a command to the worker.
+    pub fn call(&self, command: Command) -> client::Call {
+        self.client.with_value(|client| client.call(command))
+    }
+
+    /// Asks the worker about the GPU.
+    pub fn probe(self) {
+        self.device.set(None);
+        spawn_local(async move {
+            match self.call(Command::Probe).answer().await {
+                Ok(Answer::Device(device)) => self.device.set(Some(Ok(device))),
+                Ok(_) => {}
+                Err(fault) => self.device.set(Some(Err(fault))),
+            }
+        });
+    }
+
+    /// Asks the worker what is kept.
+    pub fn refresh_kept(self) {
+        spawn_local(async move {
+            if let Ok(Answer::Kept(kept)) = self.call(Command::List).answer().await {
+                self.kept.set(kept);
+            }
+        });
+    }
+}
+
+#[component]
+fn Page() -> impl IntoView {
+    let presets = draft::presets();
+    let saved = draft::load().or_else(|| presets.first().map(|preset| preset.draft.clone()));
+    let draft = match saved {
+        Some(saved) => Draft::new(&saved),
+        None => {
+            Draft { kind: RwSignal::default(), state: RwSignal::default(), questions: RwSignal::new(vec![draft::QuestionDraft::empty()]) }
+        }
+    };
+    let (model, fault) = (RwSignal::new(None), RwSignal::new(None));
+    let client = Client::start(move |news| match news {
+        Event::DeviceLost { reason } => {
+            model.set(None);
+            fault.set(Some(Fault::new(FaultKind::Gpu, format!("The GPU was lost ({reason})."))));
+        }
+        Event::Failed(crash) => {
+            model.set(None);
+            fault.set(Some(crash));
+        }
+        _ => {}
+    });
+    let shared = Shared {
+        client: StoredValue::new_local(client),
+        device: RwSignal::new(None),
+        kept: RwSignal::default(),
+        loading: RwSignal::new(None),
+        model,
+        source: StoredValue::new_local(None),
+        fault,
+        remark: RwSignal::new(None),
+        draft,
+        runs: run::Runs::default(),
+    };
+    shared.probe();
+    shared.refresh_kept();
+    hook::install(shared);
+    // At once and not after a rest: a tab that is closed a moment later has lost nothing.
+    Effect::new(move |_| draft::save(&draft.get()));
+    view! {
+        <models::ModelStep shared=shared/>
+        <editor::DecideStep shared=shared presets=presets/>
+        <results::AnswerStep shared=shared/>
+    }
+}

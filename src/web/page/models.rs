@@ -1,0 +1,491 @@
+//! Step one: the device in plain words, the choice of a model, and its way onto the GPU.
+
+use leptos::html::Input;
+use leptos::prelude::*;
+use wasm_bindgen::JsCast;
+use wasm_bindgen_futures::{JsFuture, spawn_local};
+use web_sys::{DragEvent, File};
+
+use super::notice::FaultNotice;
+use super::run::now;
+use super::{Shared, format};
+use crate::web::protocol::{Answer, Command, Device, Event, Fault, FaultKind, KeptFile, Model, ModelSource, Phase, Progress};
+
+/// A model on its way.
+#[derive(Clone, PartialEq)]
+pub struct Loading {
+    pub name: String,
+    /// What the first tile does: `Download`, `Copy`; none where the bytes are here already.
+    pub fetch: Option<&'static str>,
+    /// The job to cancel.
+    pub job: u32,
+    pub phase: Phase,
+    /// Seconds that finished phases took, and the start of the running one (page clock, milliseconds).
+    pub took: [Option<f64>; 3],
+    pub since: f64,
+    pub done: f64,
+    pub total: f64,
+    pub stopping: bool,
+}
+
+impl Loading {
+    fn new(name: &str, fetch: Option<&'static str>) -> Self {
+        let phase = if fetch.is_some() { Phase::Fetch } else { Phase::Upload };
+        Self { name: name.into(), fetch, job: 0, phase, took: [None; 3], since: now(), done: 0.0, total: 0.0, stopping: false }
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        if phase != self.phase {
+            let time = now();
+            self.took[self.phase as usize] = Some((time - self.since) / 1e3);
+            (self.phase, self.since, self.done, self.total) = (phase, time, 0.0, 0.0);
+        }
+    }
+
+    fn progress(&mut self, progress: Progress) {
+        self.enter(progress.phase);
+        (self.done, self.total) = (progress.done, progress.total);
+    }
+}
+
+/// What the visitor chose.
+enum Chosen {
+    File(File),
+    Url(String),
+    Kept(String),
+}
+
+/// Follows a call and shows its progress.
+async fn follow(shared: Shared, command: Command) -> Result<Answer, Fault> {
+    let call = shared.call(command);
+    let job = call.job;
+    shared.loading.update(|loading| {
+        if let Some(loading) = loading {
+            loading.job = job;
+        }
+    });
+    let on_event = |event| {
+        if let Event::Progress(progress) = event {
+            shared.loading.update(|loading| {
+                if let Some(loading) = loading {
+                    loading.progress(progress);
+                }
+            });
+        }
+    };
+    call.finish(on_event).await
+}
+
+fn choose(shared: Shared, chosen: Chosen) {
+    if shared.loading.with_untracked(Option::is_some) || shared.runs.job.with_untracked(Option::is_some) {
+        return;
+    }
+    shared.fault.set(None);
+    shared.remark.set(None);
+    let (name, fetch) = match &chosen {
+        Chosen::File(file) => (file.name(), Some("Copy")),
+        Chosen::Url(url) => (url.rsplit('/').next().unwrap_or(url).to_string(), Some("Download")),
+        Chosen::Kept(name) => (name.clone(), None),
+    };
+    shared.loading.set(Some(Loading::new(&name, fetch)));
+    spawn_local(async move {
+        let result = bring(shared, chosen).await;
+        end(shared, result);
+    });
+}
+
+/// Puts a model from a known source on the GPU.
+pub fn load(shared: Shared, source: ModelSource) {
+    let name = match &source {
+        ModelSource::Kept { name } => name.clone(),
+        ModelSource::File { file } => file.name(),
+        ModelSource::Url { url } => url.clone(),
+    };
+    shared.loading.set(Some(Loading::new(&name, None)));
+    spawn_local(async move {
+        let result = upload(shared, source).await;
+        end(shared, result);
+    });
+}
+
+fn end(shared: Shared, result: Result<(), Fault>) {
+    shared.loading.set(None);
+    match result {
+        Err(fault) if fault.kind == FaultKind::Cancelled => shared.remark.set(Some("Stopped. What has arrived is kept.".into())),
+        Err(fault) => shared.fault.set(Some(fault)),
+        Ok(()) => {}
+    }
+    shared.refresh_kept();
+}
+
+async fn bring(shared: Shared, chosen: Chosen) -> Result<(), Fault> {
+    if !matches!(chosen, Chosen::Kept(_)) {
+        ask_to_persist().await;
+    }
+    let source = match chosen {
+        Chosen::Kept(name) => ModelSource::Kept { name },
+        Chosen::File(file) => keep_or_use(shared, Command::Import { file: file.clone() }, ModelSource::File { file }).await?,
+        Chosen::Url(url) => keep_or_use(shared, Command::Download { url: url.clone() }, ModelSource::Url { url }).await?,
+    };
+    upload(shared, source).await
+}
+
+/// Keeps the bytes; where the browser has no room, uses them from where they are.
+async fn keep_or_use(shared: Shared, keep: Command, otherwise: ModelSource) -> Result<ModelSource, Fault> {
+    match follow(shared, keep).await {
+        Ok(Answer::Stored { name }) => {
+            shared.refresh_kept();
+            Ok(ModelSource::Kept { name })
+        }
+        Ok(_) => Err(Fault::new(FaultKind::Crash, "The engine gave an answer of another kind.")),
+        Err(fault) if fault.kind == FaultKind::Quota => {
+            shared.remark.set(Some(format!("{} The model is used without being kept: after a reload, choose it again.", fault.message)));
+            Ok(otherwise)
+        }
+        Err(fault) => Err(fault),
+    }
+}
+
+async fn upload(shared: Shared, source: ModelSource) -> Result<(), Fault> {
+    shared.model.set(None);
+    shared.loading.update(|loading| {
+        if let Some(loading) = loading {
+            loading.enter(Phase::Upload);
+        }
+    });
+    match follow(shared, Command::Load { source: source.clone() }).await? {
+        Answer::Loaded(model) => {
+            shared.source.set_value(Some(source));
+            shared.model.set(Some(model));
+            Ok(())
+        }
+        _ => Err(Fault::new(FaultKind::Crash, "The engine gave an answer of another kind.")),
+    }
+}
+
+/// Asks the browser not to clear the models when space runs low. Only the page may ask, and a no changes nothing here.
+async fn ask_to_persist() {
+    // Absent at insecure addresses.
+    let storage = web_sys::window().and_then(|window| js_sys::Reflect::get(&window.navigator(), &"storage".into()).ok());
+    if let Some(storage) = storage.and_then(|storage| storage.dyn_into::<web_sys::StorageManager>().ok())
+        && let Ok(promise) = storage.persist()
+    {
+        let _ = JsFuture::from(promise).await;
+    }
+}
+
+fn cancel(shared: Shared) {
+    let Some(loading) = shared.loading.get_untracked() else { return };
+    if loading.stopping {
+        // The second click does not wait for the step to end.
+        shared.client.with_value(|client| client.kill());
+        return;
+    }
+    shared.loading.update(|loading| {
+        if let Some(loading) = loading {
+            loading.stopping = true;
+        }
+    });
+    shared.client.with_value(|client| client.cancel(loading.job));
+}
+
+#[component]
+pub fn ModelStep(shared: Shared) -> impl IntoView {
+    // After a model is there the choice folds away; this opens it again.
+    let changing = RwSignal::new(false);
+    Effect::new(move |_| {
+        if shared.model.with(Option::is_some) {
+            changing.set(false);
+        }
+    });
+    let choosing = move || shared.loading.with(Option::is_none) && (shared.model.with(Option::is_none) || changing.get());
+    view! {
+        <section class="step" aria-labelledby="model-title">
+            <h2 id="model-title"><span class="number" aria-hidden="true">"1"</span>"Model"</h2>
+            <div class="panel">
+                <DeviceLine shared=shared/>
+                {move || shared.fault.get().map(|fault| view! {
+                    <FaultNotice fault=fault>
+                        {move || shared.source.get_value().filter(|_| shared.model.with(Option::is_none) && shared.loading.with(Option::is_none)).map(|source| view! {
+                            <button type="button" class="button" on:click=move |_| { shared.fault.set(None); load(shared, source.clone()) }>"Load the model again"</button>
+                        })}
+                        <button type="button" class="button quiet" on:click=move |_| shared.fault.set(None)>"Close this message"</button>
+                    </FaultNotice>
+                })}
+                {move || shared.remark.get().map(|text| view! { <p class="remark" role="status">{text}</p> })}
+                <Show when=move || shared.loading.with(Option::is_some)><LoadingTiles shared=shared/></Show>
+                {move || (shared.loading.with(Option::is_none)).then(|| shared.model.get()).flatten().map(|model| view! {
+                    <ModelLine model=model changing=changing/>
+                })}
+                <Show when=choosing><Chooser shared=shared/></Show>
+            </div>
+        </section>
+    }
+}
+
+#[component]
+fn DeviceLine(shared: Shared) -> impl IntoView {
+    let described = move || match shared.device.get() {
+        None => view! { <p class="device"><span class="dot wait" aria-hidden="true"></span>"Asking the browser for a GPU…"</p> }.into_any(),
+        Some(Ok(device)) => view! { <DeviceWords device=device/> }.into_any(),
+        Some(Err(fault)) => view! {
+            <FaultNotice fault=fault>
+                <button type="button" class="button" on:click=move |_| shared.probe()>"Ask again"</button>
+            </FaultNotice>
+        }
+        .into_any(),
+    };
+    view! { <div aria-live="polite">{described}</div> }
+}
+
+#[component]
+fn DeviceWords(device: Device) -> impl IntoView {
+    let name = if device.detail.is_empty() { device.name.clone() } else { format!("{} ({})", device.name, device.detail) };
+    let pace = if device.software {
+        "This is a software renderer, not a graphics card: everything works, slowly. A model below 200 MB is advisable."
+    } else {
+        "Models that fit its memory run at full speed."
+    };
+    view! {
+        <details class="device">
+            <summary><span class=if device.software { "dot slow" } else { "dot good" } aria-hidden="true"></span><span>"This device: "<strong>{name}</strong></span></summary>
+            <p>{pace}</p>
+            <dl class="facts">
+                <div><dt>"Largest buffer"</dt><dd>{format::limit(device.max_buffer)}</dd></div>
+                <div><dt>"Largest binding"</dt><dd>{format::limit(device.max_binding)}</dd></div>
+                <div><dt>"Threads a group"</dt><dd>{format::thousands(device.max_invocations)}</dd></div>
+                <div><dt>"Shared memory"</dt><dd>{format::limit(f64::from(device.workgroup_memory))}</dd></div>
+                <div><dt>"16-bit floats"</dt><dd>{if device.f16 { "yes" } else { "no, not needed" }}</dd></div>
+            </dl>
+            <p class="soft">"Tensors larger than a binding are split by rows, so these limits slow a model down at most. Only memory can rule it out."</p>
+        </details>
+    }
+}
+
+#[component]
+fn ModelLine(model: Model, changing: RwSignal<bool>) -> impl IntoView {
+    let facts = format!(
+        "{} · {} layers · {} file · {} on the GPU · {} tier",
+        model.architecture,
+        model.layers,
+        format::bytes(model.bytes),
+        format::bytes(model.gpu_bytes),
+        model.precision
+    );
+    let times = format!("on the GPU in {}, first run {}", format::seconds(model.upload_seconds), format::seconds(model.warm_up_seconds));
+    view! {
+        <div class="loaded" id="loaded">
+            <div>
+                <p class="loaded-name">{model.name}</p>
+                <p class="soft">{facts}</p>
+                <p class="soft">{times}</p>
+            </div>
+            <button type="button" class="button quiet" aria-expanded=move || changing.get().to_string() on:click=move |_| changing.update(|open| *open = !*open)>
+                {move || if changing.get() { "Keep this model" } else { "Change model" }}
+            </button>
+        </div>
+    }
+}
+
+#[component]
+fn LoadingTiles(shared: Shared) -> impl IntoView {
+    let loading = move || shared.loading.get().unwrap_or_else(|| Loading::new("", None));
+    let tile = move |phase: Phase, title: fn(&Loading) -> String| {
+        let state = move || {
+            let loading = loading();
+            if phase == Phase::Fetch && loading.fetch.is_none() {
+                "tile skipped"
+            } else if phase < loading.phase {
+                "tile done"
+            } else if phase == loading.phase {
+                "tile now"
+            } else {
+                "tile"
+            }
+        };
+        let fraction = move || {
+            let loading = loading();
+            if phase < loading.phase {
+                1.0
+            } else if phase == loading.phase && loading.total > 0.0 {
+                loading.done / loading.total
+            } else {
+                0.0
+            }
+        };
+        let words = move || tile_words(&loading(), phase);
+        view! {
+            <li class=state>
+                <span class="tile-title">{move || title(&loading())}</span>
+                <span class="tile-words">{words}</span>
+                <span class="track" aria-hidden="true"><span class="fill" style:transform=move || format!("scaleX({:.4})", fraction())></span></span>
+            </li>
+        }
+    };
+    let percent = move || {
+        let loading = loading();
+        if loading.total > 0.0 { (loading.done / loading.total * 100.0).floor() } else { 0.0 }
+    };
+    view! {
+        <div class="loading" id="loading">
+            <p class="loaded-name">{move || loading().name}</p>
+            <div class="visually-hidden" role="progressbar" aria-label="Loading the model" aria-valuemin="0" aria-valuemax="100" aria-valuenow=percent aria-valuetext=move || { let l = loading(); tile_words(&l, l.phase) }></div>
+            <ol class="tiles">
+                {tile(Phase::Fetch, |l| match l.fetch { Some(fetch) => fetch.to_string(), None => "Kept here".into() })}
+                {tile(Phase::Upload, |_| "Onto the GPU".into())}
+                {tile(Phase::WarmUp, |_| "First run".into())}
+            </ol>
+            <div class="row">
+                <button type="button" class="button" id="cancel-load" on:click=move |_| cancel(shared)>
+                    {move || if loading().stopping { "Stop at once" } else { "Cancel" }}
+                </button>
+                <Show when=move || loading().stopping><span class="soft">"Ending the current step…"</span></Show>
+            </div>
+        </div>
+    }
+}
+
+fn tile_words(loading: &Loading, phase: Phase) -> String {
+    if phase == Phase::Fetch && loading.fetch.is_none() {
+        return "nothing to fetch".into();
+    }
+    if let Some(took) = loading.took[phase as usize].filter(|_| phase < loading.phase) {
+        return format!("done in {}", format::seconds(took));
+    }
+    if phase != loading.phase {
+        return "waits".into();
+    }
+    if phase == Phase::WarmUp {
+        return "compiling kernels…".into();
+    }
+    if loading.total <= 0.0 {
+        return if loading.done > 0.0 { format::bytes(loading.done) } else { "starting…".into() };
+    }
+    let elapsed = (now() - loading.since) / 1e3;
+    let pace = if elapsed > 0.5 && loading.done > 0.0 { format!(" · {}/s", format::bytes(loading.done / elapsed)) } else { String::new() };
+    format!("{} of {}{pace}", format::bytes(loading.done), format::bytes(loading.total))
+}
+
+#[component]
+fn Chooser(shared: Shared) -> impl IntoView {
+    let (url, over) = (RwSignal::new(String::new()), RwSignal::new(false));
+    let picker = NodeRef::<Input>::new();
+    let take = move |file: Option<File>| {
+        if let Some(file) = file {
+            choose(shared, Chosen::File(file));
+        }
+    };
+    let picked = move |_| {
+        if let Some(input) = picker.get_untracked() {
+            let file = input.files().and_then(|files| files.get(0));
+            // So that picking the same file again is a change, too.
+            input.set_value("");
+            take(file);
+        }
+    };
+    let dropped = move |event: DragEvent| {
+        event.prevent_default();
+        over.set(false);
+        take(event.data_transfer().and_then(|data| data.files()).and_then(|files| files.get(0)));
+    };
+    let download = move |event: leptos::ev::SubmitEvent| {
+        event.prevent_default();
+        let address = url.get_untracked().trim().to_string();
+        if !address.is_empty() {
+            choose(shared, Chosen::Url(address));
+        }
+    };
+    let no_gpu = move || matches!(shared.device.get(), Some(Err(_)));
+    view! {
+        <div class="chooser">
+            <KeptList shared=shared/>
+            <div class="ways">
+                <div class="drop" class:over=move || over.get()
+                    on:dragover=move |event: DragEvent| { event.prevent_default(); over.set(true) }
+                    on:dragleave=move |_| over.set(false)
+                    on:drop=dropped>
+                    <label class="button strong" class:disabled=no_gpu>
+                        "Choose a GGUF file"
+                        <input id="file" class="visually-hidden" type="file" accept=".gguf" node_ref=picker on:change=picked disabled=no_gpu/>
+                    </label>
+                    <p class="soft">"or drop it here. It is copied into this browser's storage and stays on this device."</p>
+                </div>
+                <form class="address" on:submit=download>
+                    <label for="url">"Or download from an address"</label>
+                    <div class="row">
+                        <input id="url" type="url" inputmode="url" autocomplete="off" spellcheck="false" placeholder="https://…/model.gguf" bind:value=url/>
+                        <button type="submit" class="button" disabled=move || no_gpu() || url.with(|url| url.trim().is_empty())>"Download"</button>
+                    </div>
+                    <p class="soft">"An interrupted download goes on where it stopped. Nothing is fetched before you press the button."</p>
+                </form>
+            </div>
+        </div>
+    }
+}
+
+#[component]
+fn KeptList(shared: Shared) -> impl IntoView {
+    let none = move || shared.kept.with(|kept| kept.files.is_empty());
+    let room = move || {
+        shared.kept.with(|kept| match (kept.available, kept.quota > 0.0) {
+            (false, _) => "This browser gives the page no file storage: models are used without being kept.".to_string(),
+            (true, true) => format!("{} used of {} that this browser allows.", format::bytes(kept.usage), format::bytes(kept.quota)),
+            (true, false) => String::new(),
+        })
+    };
+    view! {
+        <Show when=move || !none()>
+            <div class="kept">
+                <h3>"Kept in this browser"</h3>
+                <ul id="kept">
+                    <For each=move || shared.kept.get().files key=|file| (file.name.clone(), file.stored as u64, file.bytes as u64) let:file>
+                        <KeptRow shared=shared file=file/>
+                    </For>
+                </ul>
+                <p class="soft">{room}</p>
+            </div>
+        </Show>
+    }
+}
+
+#[component]
+fn KeptRow(shared: Shared, file: KeptFile) -> impl IntoView {
+    let complete = file.complete();
+    let size = match (complete, file.bytes > 0.0) {
+        (true, _) => format::bytes(file.bytes),
+        (false, true) => format!("{} of {}, not complete", format::bytes(file.stored), format::bytes(file.bytes)),
+        (false, false) => format!("{}, not complete", format::bytes(file.stored)),
+    };
+    let (name, url) = (file.name.clone(), file.url.clone());
+    let (use_name, delete_name) = (file.name.clone(), file.name.clone());
+    let no_gpu = move || matches!(shared.device.get(), Some(Err(_)));
+    let delete = move |_| {
+        let name = delete_name.clone();
+        spawn_local(async move {
+            match shared.call(Command::Delete { name }).answer().await {
+                Ok(Answer::Kept(kept)) => shared.kept.set(kept),
+                Ok(_) => {}
+                Err(fault) => shared.fault.set(Some(fault)),
+            }
+        });
+    };
+    let action = if complete {
+        let choice = move |_| choose(shared, Chosen::Kept(use_name.clone()));
+        view! { <button type="button" class="button strong" disabled=no_gpu on:click=choice>"Use"</button> }.into_any()
+    } else if !url.is_empty() {
+        let resume = move |_| choose(shared, Chosen::Url(url.clone()));
+        view! { <button type="button" class="button" disabled=no_gpu on:click=resume>"Go on"</button> }.into_any()
+    } else {
+        ().into_any()
+    };
+    view! {
+        <li>
+            <span class="kept-name">{file.name.clone()}</span>
+            <span class="kept-size">{size}</span>
+            <span class="row">
+                {action}
+                <button type="button" class="button quiet" aria-label=format!("Delete {name}") on:click=delete>"Delete"</button>
+            </span>
+        </li>
+    }
+}

@@ -1,0 +1,252 @@
+//! Step three: both answers side by side, with what each of them cost.
+
+use leptos::prelude::*;
+
+use super::draft::QuestionDraft;
+use super::run::{Lane, Outcome, now, top};
+use super::{Shared, format};
+use crate::decision::letter;
+use crate::web::protocol::{Decision, FaultKind, Generation};
+
+#[component]
+pub fn AnswerStep(shared: Shared) -> impl IntoView {
+    let questions = shared.draft.questions;
+    let several = move || questions.with(Vec::len) > 1;
+    view! {
+        <section class="step" id="answer" aria-labelledby="answer-title">
+            <h2 id="answer-title"><span class="number" aria-hidden="true">"3"</span>"Answer"</h2>
+            <p class="visually-hidden" role="status">{move || shared.runs.said.get()}</p>
+            <Verdict shared=shared/>
+            <For each=move || questions.get() key=|question| question.key children=move |question| view! {
+                <Show when=several><h3 class="asked">{move || question.text.get()}</h3></Show>
+                <Lanes shared=shared question=question/>
+            }/>
+            <p class="soft note">"The bars are a softmax over the answer letters' logits: how the model divides its vote among the options that you offered. They are not calibrated probabilities of being right."</p>
+        </section>
+    }
+}
+
+/// Sums over all questions; none until every question has been answered both ways.
+fn totals(outcomes: &[Outcome]) -> Option<(f64, f64, u32)> {
+    let mut sum = (0.0, 0.0, 0);
+    for outcome in outcomes {
+        let read = outcome.direct.with(|lane| lane.done().map(|d| d.total_seconds))?;
+        let (seconds, tokens) = outcome.written.with(|lane| lane.done().map(|g| (g.total_seconds, g.output_tokens)))?;
+        sum = (sum.0 + read, sum.1 + seconds, sum.2 + tokens);
+    }
+    (!outcomes.is_empty()).then_some(sum)
+}
+
+#[component]
+fn Verdict(shared: Shared) -> impl IntoView {
+    let sums = Memo::new(move |_| shared.runs.outcomes.with(|outcomes| totals(outcomes)));
+    let headline = move || match sums.get() {
+        Some((read, written, _)) if written >= read => format!("Reading was {} times faster than writing", format::times(written / read)),
+        Some((read, written, _)) => format!("Writing was {} times faster than reading", format::times(read / written)),
+        None => "One pass reads what would take a hundred to write".to_string(),
+    };
+    let below = move || match sums.get() {
+        Some((_, _, tokens)) => {
+            format!(
+                "Same model, same prompt, same GPU. Reading wrote nothing; writing took {}, one forward pass each.",
+                format::plural(tokens, "token")
+            )
+        }
+        None => "Run a decision to see both times on this device.".to_string(),
+    };
+    let bar = move |share: f64| format!("scaleX({:.4})", share.clamp(0.002, 1.0));
+    let read_share = move || sums.get().map_or(0.012, |(read, written, _)| read / read.max(written));
+    let write_share = move || sums.get().map_or(0.0, |(read, written, _)| written / read.max(written));
+    view! {
+        <div class="verdict" class:empty=move || sums.get().is_none()>
+            <p class="headline" id="verdict">{headline}</p>
+            <p class="soft">{below}</p>
+            <dl class="race">
+                <div class="read"><dt>"Read"</dt><dd><span class="track" aria-hidden="true"><span class="fill" style:transform=move || bar(read_share())></span></span><span class="figure">{move || sums.get().map_or("–".into(), |s| format::seconds(s.0))}</span></dd></div>
+                <div class="write"><dt>"Written"</dt><dd><span class="track" aria-hidden="true"><span class="fill" style:transform=move || bar(write_share())></span></span><span class="figure">{move || sums.get().map_or("–".into(), |s| format::seconds(s.1))}</span></dd></div>
+            </dl>
+        </div>
+    }
+}
+
+#[component]
+fn Lanes(shared: Shared, question: QuestionDraft) -> impl IntoView {
+    let outcome = Memo::new(move |_| shared.runs.outcomes.with(|all| all.iter().position(|outcome| outcome.key == question.key)));
+    let of = move || outcome.get().and_then(|i| shared.runs.outcomes.with(|all| all.get(i).copied()));
+    let direct = Signal::derive(move || of().map_or(Lane::Off, |outcome| outcome.direct.get()));
+    let written = Signal::derive(move || of().map_or(Lane::Off, |outcome| outcome.written.get()));
+    let stream = Signal::derive(move || of().map(|outcome| outcome.stream.get()).unwrap_or_default());
+    let stale = move || of().is_some_and(|outcome| shared.draft.row(&question).ok().as_ref() != Some(&outcome.row.get_value()));
+    // Before a run the bars already stand there, empty, so that nothing moves when numbers arrive.
+    let names = Signal::derive(move || match of() {
+        Some(outcome) => outcome.names.get_value(),
+        None => question.option_names(),
+    });
+    view! {
+        <div class="lanes" class:stale=stale>
+            <Show when=stale><p class="remark">"Edited since this run."</p></Show>
+            <DirectLane names=names lane=direct/>
+            <WrittenLane names=names lane=written stream=stream/>
+        </div>
+    }
+}
+
+#[component]
+fn DirectLane(names: Signal<Vec<String>>, lane: Signal<Lane<Decision>>) -> impl IntoView {
+    let shares = Signal::derive(move || lane.with(|lane| lane.done().map(|decision| decision.probabilities.clone())));
+    let fact = move |f: fn(&Decision) -> String| move || lane.with(|lane| lane.done().map_or("–".to_string(), f));
+    let row = move || lane.with(|lane| lane.done().map(|decision| decision.row.clone()));
+    view! {
+        <article class="lane read">
+            <header>
+                <h3>"Read"</h3>
+                <Clock lane=Signal::derive(move || clock(&lane.get(), |d| d.total_seconds))/>
+                <p class="soft">"One forward pass, then the logits of the answer letters"</p>
+            </header>
+            <Bars names=names shares=shares/>
+            <LaneFault message=Signal::derive(move || failure(&lane.get()))/>
+            <dl class="facts">
+                <div><dt>"Prompt"</dt><dd>{fact(|d| format::plural(d.input_tokens, "token"))}</dd></div>
+                <div><dt>"Written"</dt><dd>{fact(|_| "0 tokens".into())}</dd></div>
+                <div><dt>"Forward pass"</dt><dd>{fact(|d| format::seconds(d.forward_seconds))}</dd></div>
+                <div><dt>"Margin"</dt><dd>{fact(|d| format::share(d.margin))}</dd></div>
+                <div><dt>"Entropy"</dt><dd>{fact(|d| format!("{:.2} bits", d.entropy))}</dd></div>
+            </dl>
+            <details class="raw">
+                <summary>"Result row"</summary>
+                <pre class="json" tabindex="0">{move || row().unwrap_or_else(|| "Appears after a run: the same row that the command line writes.".into())}</pre>
+            </details>
+        </article>
+    }
+}
+
+#[component]
+fn WrittenLane(names: Signal<Vec<String>>, lane: Signal<Lane<Generation>>, stream: Signal<super::run::Stream>) -> impl IntoView {
+    let shares = Signal::derive(move || lane.with(|lane| lane.done().and_then(|generation| generation.probabilities.clone())));
+    let fact = move |f: fn(&Generation) -> String| move || lane.with(|lane| lane.done().map_or("–".to_string(), f));
+    let text = move || match lane.get() {
+        Lane::Done(generation) => generation.text,
+        Lane::Off => String::new(),
+        _ => stream.get().text,
+    };
+    let empty = move || text().is_empty();
+    let tokens = move || match lane.get() {
+        Lane::Done(generation) => format::plural(generation.output_tokens, "token"),
+        Lane::Running(_) => format::plural(stream.get().tokens, "token"),
+        _ => "–".to_string(),
+    };
+    let validity = move || {
+        lane.with(|lane| match lane.done() {
+            Some(generation) => match &generation.problem {
+                None => ("verdict-line good", "Valid JSON with a probability for every option.".to_string()),
+                Some(problem) => ("verdict-line bad", format!("Not usable: {problem}.")),
+            },
+            None => ("verdict-line", String::new()),
+        })
+    };
+    view! {
+        <article class="lane write">
+            <header>
+                <h3>"Written"</h3>
+                <Clock lane=Signal::derive(move || clock(&lane.get(), |g| g.total_seconds))/>
+                <p class="soft">"The same distribution as JSON, token by token"</p>
+            </header>
+            <Bars names=names shares=shares/>
+            <LaneFault message=Signal::derive(move || failure(&lane.get()))/>
+            <pre class="json stream" tabindex="0" aria-label="Text that the model writes">
+                {text}
+                <Show when=empty><span class="soft">"What the model writes appears here as it writes it."</span></Show>
+                <Show when=move || matches!(lane.get(), Lane::Running(_))><span class="caret" aria-hidden="true"></span></Show>
+            </pre>
+            <p class=move || validity().0>{move || validity().1}</p>
+            <dl class="facts">
+                <div><dt>"Prompt"</dt><dd>{fact(|g| format::plural(g.input_tokens, "token"))}</dd></div>
+                <div><dt>"Written"</dt><dd>{tokens}</dd></div>
+                <div><dt>"First token"</dt><dd>{fact(|g| format::seconds(g.first_token_seconds))}</dd></div>
+                <div><dt>"Pace"</dt><dd>{fact(pace)}</dd></div>
+                <div><dt>"Ended"</dt><dd>{fact(|g| if g.finished { "by itself".into() } else { "at the limit".into() })}</dd></div>
+            </dl>
+        </article>
+    }
+}
+
+fn pace(generation: &Generation) -> String {
+    let seconds = generation.total_seconds - generation.first_token_seconds;
+    if generation.output_tokens < 2 || seconds <= 0.0 {
+        return "–".into();
+    }
+    let pace = f64::from(generation.output_tokens - 1) / seconds;
+    if pace >= 10.0 { format!("{pace:.0} tokens/s") } else { format!("{pace:.1} tokens/s") }
+}
+
+/// What a lane's clock shows.
+#[derive(Clone, PartialEq)]
+enum ClockFace {
+    Still(String),
+    Since(f64),
+}
+
+fn clock<T>(lane: &Lane<T>, total: fn(&T) -> f64) -> ClockFace {
+    match lane {
+        Lane::Off => ClockFace::Still("–".into()),
+        Lane::Waiting => ClockFace::Still("waits".into()),
+        Lane::Running(since) => ClockFace::Since(*since),
+        Lane::Done(value) => ClockFace::Still(format::seconds(total(value))),
+        Lane::Failed(_) => ClockFace::Still("stopped".into()),
+    }
+}
+
+fn failure<T>(lane: &Lane<T>) -> String {
+    match lane {
+        Lane::Failed(fault) if fault.kind == FaultKind::Cancelled => "Stopped before it was done.".into(),
+        Lane::Failed(fault) => fault.message.clone(),
+        _ => String::new(),
+    }
+}
+
+#[component]
+fn Clock(lane: Signal<ClockFace>) -> impl IntoView {
+    let tick = RwSignal::new(0u32);
+    let timer = set_interval_with_handle(move || tick.update(|t| *t = t.wrapping_add(1)), std::time::Duration::from_millis(100));
+    on_cleanup(move || {
+        if let Ok(timer) = timer {
+            timer.clear();
+        }
+    });
+    let words = move || match lane.get() {
+        ClockFace::Still(words) => words,
+        ClockFace::Since(since) => {
+            tick.track();
+            format!("{:.1} s", (now() - since) / 1e3)
+        }
+    };
+    view! { <p class="clock">{words}</p> }
+}
+
+#[component]
+fn LaneFault(message: Signal<String>) -> impl IntoView {
+    view! { <Show when=move || message.with(|m| !m.is_empty())><p class="verdict-line bad" role="alert">{move || message.get()}</p></Show> }
+}
+
+#[component]
+fn Bars(names: Signal<Vec<String>>, shares: Signal<Option<Vec<f64>>>) -> impl IntoView {
+    let winner = move || shares.with(|shares| shares.as_ref().map(|shares| top(shares)));
+    let bar = move |i: usize, name: String| {
+        let share = move || shares.with(|shares| shares.as_ref().and_then(|shares| shares.get(i).copied()));
+        view! {
+            <li class:top=move || winner() == Some(i)>
+                <span class="letter" aria-hidden="true">{letter(i)}</span>
+                <span class="bar-name" title=name.clone()>{name.clone()}</span>
+                <span class="track" aria-hidden="true"><span class="fill" style:transform=move || format!("scaleX({:.4})", share().unwrap_or(0.0))></span></span>
+                <span class="figure">{move || share().map_or("–".into(), format::share)}</span>
+            </li>
+        }
+    };
+    let numbered = move || -> Vec<(usize, String)> { names.get().into_iter().enumerate().collect() };
+    let key = |numbered: &(usize, String)| numbered.clone();
+    view! {
+        <ol class="bars">
+            <For each=numbered key=key children=move |(i, name)| bar(i, name)/>
+        </ol>
+    }
+}

@@ -1,0 +1,207 @@
+//! Running decisions: first every question by one forward pass, then every question by writing.
+
+use leptos::prelude::*;
+use wasm_bindgen_futures::spawn_local;
+
+use super::Shared;
+use crate::web::protocol::{Answer, Command, Decision, Event, Fault, FaultKind, Generation};
+
+/// What is being run and what has come out. Copies are the same state.
+#[derive(Clone, Copy, Default)]
+pub struct Runs {
+    pub outcomes: RwSignal<Vec<Outcome>>,
+    /// The job in progress; none while nothing runs.
+    pub job: RwSignal<Option<u32>>,
+    /// Set from the click on Stop until the run has ended.
+    pub stopping: RwSignal<bool>,
+    /// What a screen reader is told.
+    pub said: RwSignal<String>,
+}
+
+/// The outcome of one question. Copies are the same state.
+#[derive(Clone, Copy)]
+pub struct Outcome {
+    /// The question's key in the draft.
+    pub key: u32,
+    /// The row that was run, to tell whether the draft has changed since.
+    pub row: StoredValue<String>,
+    /// Option ids in option order.
+    pub names: StoredValue<Vec<String>>,
+    pub direct: RwSignal<Lane<Decision>>,
+    pub written: RwSignal<Lane<Generation>>,
+    pub stream: RwSignal<Stream>,
+}
+
+/// What has been written so far.
+#[derive(Clone, Default, PartialEq)]
+pub struct Stream {
+    pub text: String,
+    pub tokens: u32,
+    pub seconds: f64,
+}
+
+/// One way of answering.
+#[derive(Clone, PartialEq)]
+pub enum Lane<T> {
+    /// Not asked for.
+    Off,
+    Waiting,
+    /// Started at this time, in milliseconds of the page's clock.
+    Running(f64),
+    Done(T),
+    Failed(Fault),
+}
+
+impl<T> Lane<T> {
+    pub fn done(&self) -> Option<&T> {
+        match self {
+            Lane::Done(value) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+/// Milliseconds of the page's clock.
+pub fn now() -> f64 {
+    web_sys::window().and_then(|window| window.performance()).map_or_else(js_sys::Date::now, |clock| clock.now())
+}
+
+/// Which ways are run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ways {
+    Read,
+    Both,
+}
+
+/// Runs the whole draft. Does nothing while a run is going on, without a model, or with a question that is not complete.
+pub fn start(shared: Shared, ways: Ways) {
+    let runs = shared.runs;
+    if runs.job.get_untracked().is_some() || shared.model.with_untracked(Option::is_none) {
+        return;
+    }
+    let questions = shared.draft.questions.get_untracked();
+    let mut outcomes = Vec::new();
+    for question in &questions {
+        let Ok(row) = untrack(|| shared.draft.row(question)) else { return };
+        outcomes.push(Outcome {
+            key: question.key,
+            row: StoredValue::new(row),
+            names: StoredValue::new(untrack(|| question.option_names())),
+            direct: RwSignal::new(Lane::Waiting),
+            written: RwSignal::new(if ways == Ways::Both { Lane::Waiting } else { Lane::Off }),
+            stream: RwSignal::default(),
+        });
+    }
+    runs.outcomes.set(outcomes.clone());
+    runs.stopping.set(false);
+    runs.job.set(Some(0));
+    spawn_local(async move {
+        for outcome in &outcomes {
+            lane(
+                shared,
+                outcome.direct,
+                Command::Decide { row: outcome.row.get_value() },
+                |_| {},
+                |answer| match answer {
+                    Answer::Decided(decision) => Some(decision),
+                    _ => None,
+                },
+            )
+            .await;
+            outcome.direct.with_untracked(|lane| say_read(runs, outcome, lane));
+        }
+        if ways == Ways::Both {
+            for outcome in &outcomes {
+                let stream = outcome.stream;
+                let on_event = move |event| {
+                    if let Event::Written { text, tokens, seconds } = event {
+                        stream.set(Stream { text, tokens, seconds });
+                    }
+                };
+                lane(shared, outcome.written, Command::Generate { row: outcome.row.get_value() }, on_event, |answer| match answer {
+                    Answer::Generated(generation) => Some(generation),
+                    _ => None,
+                })
+                .await;
+                outcome.written.with_untracked(|lane| say_written(runs, lane));
+            }
+        }
+        runs.job.set(None);
+        runs.stopping.set(false);
+    });
+}
+
+async fn lane<T: Send + Sync + Clone + PartialEq + 'static>(
+    shared: Shared,
+    lane: RwSignal<Lane<T>>,
+    command: Command,
+    on_event: impl FnMut(Event),
+    take: impl FnOnce(Answer) -> Option<T>,
+) {
+    let runs = shared.runs;
+    if runs.stopping.get_untracked() {
+        lane.set(Lane::Failed(Fault::new(FaultKind::Cancelled, "Stopped.")));
+        return;
+    }
+    lane.set(Lane::Running(now()));
+    let call = shared.call(command);
+    runs.job.set(Some(call.job));
+    let result = call.finish(on_event).await;
+    lane.set(match result.map(take) {
+        Ok(Some(value)) => Lane::Done(value),
+        Ok(None) => Lane::Failed(Fault::new(FaultKind::Crash, "The engine gave an answer of another kind.")),
+        Err(fault) => {
+            // After a fault of the engine the rest would only fail the same way.
+            if !matches!(fault.kind, FaultKind::Input | FaultKind::Cancelled) {
+                runs.stopping.set(true);
+                shared.fault.set(Some(fault.clone()));
+            }
+            Lane::Failed(fault)
+        }
+    });
+}
+
+fn say_read(runs: Runs, outcome: &Outcome, lane: &Lane<Decision>) {
+    let Some(decision) = lane.done() else { return };
+    let top = top(&decision.probabilities);
+    let name = outcome.names.with_value(|names| names.get(top).cloned()).unwrap_or_default();
+    let share = decision.probabilities.get(top).copied().unwrap_or_default();
+    runs.said.set(format!("Read in {}: {name}, {}.", super::format::seconds(decision.total_seconds), super::format::share(share)));
+}
+
+fn say_written(runs: Runs, lane: &Lane<Generation>) {
+    let Some(generation) = lane.done() else { return };
+    let valid = if generation.probabilities.is_some() { "valid JSON" } else { "not the JSON that was asked for" };
+    runs.said.set(format!(
+        "Written in {}: {} tokens, {valid}.",
+        super::format::seconds(generation.total_seconds),
+        generation.output_tokens
+    ));
+}
+
+/// The first largest.
+pub fn top(values: &[f64]) -> usize {
+    let mut best = 0;
+    for (i, value) in values.iter().enumerate() {
+        if *value > values[best] {
+            best = i;
+        }
+    }
+    best
+}
+
+/// The first click asks the running step to end; the second ends the worker and loads the model again.
+pub fn stop(shared: Shared) {
+    let runs = shared.runs;
+    let Some(job) = runs.job.get_untracked() else { return };
+    if runs.stopping.get_untracked() {
+        shared.model.set(None);
+        shared.client.with_value(|client| client.kill());
+        if let Some(source) = shared.source.get_value() {
+            super::models::load(shared, source);
+        }
+        return;
+    }
+    runs.stopping.set(true);
+    shared.client.with_value(|client| client.cancel(job));
+}

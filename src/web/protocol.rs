@@ -1,0 +1,262 @@
+//! The messages between page and worker.
+//!
+//! The page sends [`Request`]s, each with a job number of its own; the worker answers with any number of progress events
+//! and exactly one [`Event::Done`] or [`Event::Failed`] for that job. Job 0 belongs to the worker's own announcements.
+//! States and result rows travel as JSON text: numbers in them keep the digits that the user typed.
+
+use serde::{Deserialize, Serialize};
+
+/// One request of the page.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub struct Request {
+    /// Chosen by the page, unique in its lifetime, never 0.
+    pub job: u32,
+    pub command: Command,
+}
+
+/// What the page can ask for.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub enum Command {
+    /// Open the GPU (once) and describe it: [`Answer::Device`].
+    Probe,
+    /// Kept models and the storage they take: [`Answer::Kept`].
+    List,
+    /// Remove a kept or partly downloaded model: [`Answer::Kept`].
+    Delete { name: String },
+    /// Copy a picked file into the browser's storage: [`Answer::Stored`].
+    Import {
+        #[serde(with = "serde_wasm_bindgen::preserve")]
+        file: web_sys::File,
+    },
+    /// Download into the browser's storage, going on where an earlier try stopped: [`Answer::Stored`].
+    Download { url: String },
+    /// Put a model on the GPU, in place of the one that is there: [`Answer::Loaded`].
+    Load { source: ModelSource },
+    /// Tokens of a decision's prompt: [`Answer::Counted`]. `row` is an input row of the contract.
+    Count { row: String },
+    /// One decision by direct readout: [`Answer::Decided`].
+    Decide { row: String },
+    /// The same decision written as JSON by greedy decoding: [`Event::Written`] for each token, then [`Answer::Generated`].
+    Generate { row: String },
+    /// Last-position logits of token lists, for tests: [`Answer::Logits`].
+    Logits { tokens: Vec<Vec<u32>>, labels: Vec<u32> },
+    /// Stop a job as soon as its current step ends; the job itself answers.
+    Cancel { job: u32 },
+}
+
+/// Where the bytes of a model come from.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub enum ModelSource {
+    /// Kept in the browser's storage under this name.
+    Kept { name: String },
+    /// A picked file, read where it lies and not kept.
+    File {
+        #[serde(with = "serde_wasm_bindgen::preserve")]
+        file: web_sys::File,
+    },
+    /// Read by HTTP ranges straight into the GPU, not kept.
+    Url { url: String },
+}
+
+/// One message of the worker.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub struct Message {
+    pub job: u32,
+    pub event: Event,
+}
+
+/// What the worker tells.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub enum Event {
+    /// The worker listens. Posted once, before anything else.
+    Ready,
+    /// The GPU went away on its own; the model is gone, the next load opens the GPU again.
+    DeviceLost {
+        reason: String,
+    },
+    Progress(Progress),
+    /// Everything written so far, `tokens` tokens, `seconds` after the start.
+    Written {
+        text: String,
+        tokens: u32,
+        seconds: f64,
+    },
+    Done(Answer),
+    Failed(Fault),
+}
+
+/// How far a job is.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
+pub struct Progress {
+    pub phase: Phase,
+    /// Bytes of `total`; both 0 where a phase has no measure.
+    pub done: f64,
+    pub total: f64,
+}
+
+/// The steps between a click and a model that answers.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Bytes into the browser's storage, from the network or a picked file.
+    Fetch,
+    /// Bytes onto the GPU.
+    Upload,
+    /// First run, which compiles the kernels.
+    WarmUp,
+}
+
+/// How a job ended well.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub enum Answer {
+    Device(Device),
+    Kept(Kept),
+    Stored { name: String },
+    Loaded(Model),
+    Counted(Count),
+    Decided(Decision),
+    Generated(Generation),
+    Logits(Vec<Vec<f32>>),
+}
+
+/// The GPU in words and numbers.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct Device {
+    pub name: String,
+    /// Vendor, architecture or driver, whatever the browser tells; may be empty.
+    pub detail: String,
+    pub software: bool,
+    /// Bytes.
+    pub max_buffer: f64,
+    /// Bytes of one storage binding.
+    pub max_binding: f64,
+    pub max_invocations: u32,
+    /// Bytes of workgroup memory.
+    pub workgroup_memory: u32,
+    pub f16: bool,
+}
+
+/// What the browser keeps for this page.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+pub struct Kept {
+    /// False where the browser gives this page no file storage (some private windows).
+    pub available: bool,
+    pub files: Vec<KeptFile>,
+    /// Bytes used by this page and bytes it may use; 0 where the browser does not say.
+    pub usage: f64,
+    pub quota: f64,
+}
+
+/// One model in the browser's storage.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct KeptFile {
+    pub name: String,
+    /// Bytes of the complete file; 0 while unknown.
+    pub bytes: f64,
+    /// Bytes that are here. Less than `bytes`: a download that can go on.
+    pub stored: f64,
+    /// Where it was downloaded from; empty for a picked file.
+    pub url: String,
+}
+
+impl KeptFile {
+    pub fn complete(&self) -> bool {
+        self.bytes > 0.0 && self.stored == self.bytes
+    }
+}
+
+/// A model on the GPU.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct Model {
+    pub name: String,
+    pub architecture: String,
+    /// File size in bytes.
+    pub bytes: f64,
+    /// Bytes of GPU buffers, weights and caches.
+    pub gpu_bytes: f64,
+    pub layers: u32,
+    pub vocabulary: u32,
+    pub precision: String,
+    /// Longest prompt that is accepted, in tokens.
+    pub max_tokens: u32,
+    pub upload_seconds: f64,
+    pub warm_up_seconds: f64,
+}
+
+/// How long a prompt is.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
+pub struct Count {
+    pub tokens: u32,
+    pub max_tokens: u32,
+}
+
+/// A direct readout.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// In option order.
+    pub probabilities: Vec<f64>,
+    pub input_tokens: u32,
+    pub forward_seconds: f64,
+    pub total_seconds: f64,
+    /// Shannon entropy in bits.
+    pub entropy: f64,
+    /// First minus second probability.
+    pub margin: f64,
+    /// The result row of the contract, as JSON text.
+    pub row: String,
+}
+
+/// A written distribution.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct Generation {
+    pub text: String,
+    /// In option order; none where the text is not the JSON that was asked for.
+    pub probabilities: Option<Vec<f64>>,
+    /// Why `probabilities` is none.
+    pub problem: Option<String>,
+    pub input_tokens: u32,
+    pub output_tokens: u32,
+    pub first_token_seconds: f64,
+    pub total_seconds: f64,
+    /// False where it ended at the token limit.
+    pub finished: bool,
+}
+
+/// How a job ended badly: what happened, in words.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    pub kind: FaultKind,
+    pub message: String,
+}
+
+impl Fault {
+    pub fn new(kind: FaultKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}
+
+/// What kind of trouble, so that the page can offer the way out that fits.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// This browser has no WebGPU.
+    NoWebGpu,
+    /// WebGPU is there and offers no adapter.
+    NoAdapter,
+    /// The GPU was lost or refused work.
+    Gpu,
+    /// The GPU has no room for this.
+    GpuMemory,
+    /// The browser's storage is full or not given.
+    Quota,
+    /// The browser's storage failed otherwise, for example because another tab holds the file.
+    Storage,
+    /// The file is not a model that this page runs.
+    ModelFile,
+    Network,
+    /// The row is not a decision: too long, too few options, ...
+    Input,
+    /// Asked for a decision before a model is loaded.
+    NoModel,
+    Cancelled,
+    /// The worker itself broke.
+    Crash,
+}

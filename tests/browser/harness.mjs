@@ -1,0 +1,77 @@
+// Starting Chromium as the tests need it, and running named tests one after the other.
+import { createRequire } from 'node:module';
+import fs from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+
+// require() looks into NODE_PATH, import does not.
+const { chromium } = createRequire(import.meta.url)('playwright-core');
+
+const QUIET = ['--no-sandbox', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--no-proxy-server'];
+/** Chromium's own software adapter, so that no GPU is needed. SEMIF_CHROMIUM_FLAGS replaces it, for example on a machine with one. */
+const WEBGPU = (process.env.SEMIF_CHROMIUM_FLAGS ?? '--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader').split(' ').filter(Boolean);
+
+/** A browser with a profile of its own, so that its storage survives a reload. `flags` replaces the WebGPU flags. */
+export async function openBrowser({ flags = WEBGPU, ...options } = {}) {
+  const profile = fs.mkdtempSync(path.join(os.tmpdir(), 'semif-browser-'));
+  const context = await chromium.launchPersistentContext(profile, {
+    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+    args: [...QUIET, ...flags],
+    viewport: { width: 1280, height: 900 },
+    ...options,
+  });
+  const close = context.close.bind(context);
+  context.close = async () => {
+    await close();
+    fs.rmSync(profile, { recursive: true, force: true });
+  };
+  return context;
+}
+
+/** A page that collects what goes wrong on it. */
+export async function openPage(context, url) {
+  const page = await context.newPage();
+  page.faults = [];
+  page.requests = [];
+  page.on('console', (message) => { if (message.type() === 'error') page.faults.push(message.text()); });
+  page.on('pageerror', (error) => page.faults.push(String(error)));
+  page.on('request', (request) => page.requests.push(request.url()));
+  await page.goto(url);
+  return page;
+}
+
+export function check(condition, words) {
+  if (!condition) throw new Error(words);
+}
+
+export function equal(found, wanted, words) {
+  const [a, b] = [JSON.stringify(found), JSON.stringify(wanted)];
+  if (a !== b) throw new Error(`${words}: found ${a}, wanted ${b}`);
+}
+
+/** Runs {name: test}; a test that throws a Skip is skipped. Prints the closing line and sets the exit code. */
+export async function runAll(tests, only) {
+  let [passed, failed, skipped] = [0, 0, 0];
+  for (const [name, test] of Object.entries(tests)) {
+    if (only && !name.includes(only)) continue;
+    const start = Date.now();
+    const seconds = () => `${((Date.now() - start) / 1000).toFixed(1)} s`;
+    try {
+      const words = await test();
+      passed += 1;
+      console.log(`ok    ${name} (${seconds()})${words ? `: ${words}` : ''}`);
+    } catch (error) {
+      if (error instanceof Skip) {
+        skipped += 1;
+        console.log(`skip  ${name}: ${error.message}`);
+      } else {
+        failed += 1;
+        console.log(`FAIL  ${name} (${seconds()})\n      ${String(error.stack ?? error).split('\n').slice(0, 12).join('\n      ')}`);
+      }
+    }
+  }
+  console.log(`${passed} passed, ${failed} failed${skipped ? `, ${skipped} skipped` : ''}`);
+  return failed === 0 && passed > 0;
+}
+
+export class Skip extends Error {}

@@ -1,0 +1,63 @@
+// Numbers: the page's logits against float64 references, and against the native program.
+import fs from 'node:fs';
+import path from 'node:path';
+import { execFileSync } from 'node:child_process';
+import { Skip, check, equal, openPage } from './harness.mjs';
+
+const ORACLE = path.resolve(import.meta.dirname, '../fixtures/oracle');
+const TOLERANCE = 1e-3;
+/** The software adapter computes about 2 billion operations a second; longer sequences are compared natively. */
+const LONGEST = 100;
+const TINY = ['qwen2-tiny-Q8_0', 'minicpm5-tiny-real', ...['Q8_0', 'Q4_K', 'Q6_K', 'Q5_0', 'Q4_0', 'Q4_1', 'Q5_1', 'Q5_K', 'F16', 'BF16'].map((type) => `qwen3-tiny-${type}`)];
+
+const read = (name) => JSON.parse(fs.readFileSync(path.join(ORACLE, `${name}.json`), 'utf8'));
+const farthest = (found, wanted) => Math.max(...wanted.map((value, i) => Math.abs(value - found[i])));
+
+export default function ({ browser, home, model, models }) {
+  const tests = {};
+  const withPage = async (use) => {
+    const page = await openPage(browser, `${home}?test`);
+    try {
+      return await use(page);
+    } finally {
+      await page.close();
+    }
+  };
+  for (const name of TINY) {
+    tests[`logits of ${name}`] = () => withPage(async (page) => {
+      const oracle = read(name);
+      const rows = oracle.sequences.filter((row) => row.len <= LONGEST);
+      check(rows.length >= 4, 'the reference has fewer rows than expected');
+      const labels = rows[0].logits.f64.map((_, id) => id);
+      const found = await page.evaluate(async ([url, tokens, labels]) => {
+        await window.semif.load(url);
+        return window.semif.logits(tokens, labels);
+      }, [model(oracle.file), rows.map((row) => row.tokens), labels]);
+      const errors = rows.map((row, i) => farthest(found[i], row.logits.f64));
+      check(errors.every((error) => error <= TOLERANCE), `max |logit - f64| by length: ${errors}`);
+      return `max |logit - f64| ${Math.max(...errors).toExponential(1)}`;
+    });
+  }
+  tests['logits of a real prompt, here and natively'] = () => withPage(async (page) => {
+    const oracle = read('real-smollm2');
+    const prompt = oracle.prompts.reduce((a, b) => (a.n_tokens <= b.n_tokens ? a : b));
+    const [found] = await page.evaluate(async ([url, tokens, labels]) => {
+      await window.semif.load(url);
+      return window.semif.logits([tokens], labels);
+    }, [model(oracle.file), prompt.tokens, prompt.label_ids]);
+    const error = farthest(found, prompt.labels.f64);
+    check(error <= TOLERANCE, `label logits are ${error} from f64`);
+    const program = process.env.SEMIF_BIN;
+    if (!program) return `max |logit - f64| ${error.toExponential(1)}; SEMIF_BIN is not set, so not compared natively`;
+    const args = ['logits', '--gguf', path.join(models, oracle.file), '--tokens', prompt.tokens.join(','), '--labels', prompt.label_ids.join(',')];
+    const native = JSON.parse(execFileSync(program, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'inherit'] }));
+    equal(native.labels.length, found.length, 'native labels');
+    const apart = farthest(found, native.labels);
+    check(apart < TOLERANCE, `native and browser logits are ${apart} apart`);
+    return `max |logit - f64| ${error.toExponential(1)}, ${apart.toExponential(1)} from native`;
+  });
+  if (!fs.existsSync(path.join(models, 'smollm2.gguf'))) {
+    tests['logits of a real prompt, here and natively'] = () => { throw new Skip('smollm2.gguf is not in SEMIF_TEST_MODELS'); };
+  }
+  return tests;
+}

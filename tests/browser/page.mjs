@@ -1,0 +1,128 @@
+// The page itself: what it shows, deciding, comparing, stopping, and what it never loses.
+import path from 'node:path';
+import { check, equal, openPage } from './harness.mjs';
+
+export const TINY = 'qwen3-tiny-Q8_0.gguf';
+
+/** Chooses a file and waits until it is on the GPU. */
+export async function loadFile(page, models, name = TINY) {
+  await page.setInputFiles('#file', path.join(models, name));
+  await page.waitForSelector('#loaded', { timeout: 120_000 });
+}
+
+/** Opens the page, gives it to `use`, and refuses whatever the browser complained about meanwhile. */
+export async function withPage(world, use, { query = '', quiet = true, foreign: allowed = false } = {}) {
+  const page = await openPage(world.browser, world.home + query);
+  try {
+    const words = await use(page);
+    if (quiet) equal(page.faults, [], 'the browser complained');
+    const foreign = page.requests.filter((url) => !url.startsWith(world.server.url) && !url.startsWith('blob:'));
+    if (!allowed) equal(foreign, [], 'requests to other hosts');
+    return words;
+  } finally {
+    await page.close();
+  }
+}
+
+export default function (world) {
+  const { models } = world;
+  return {
+    'the page opens in a subfolder and describes the device': () => withPage(world, async (page) => {
+      await page.waitForSelector('.device .good, .device .slow');
+      const device = await page.locator('summary').first().innerText();
+      check(/This device: \S/.test(device), device);
+      equal(await page.locator('#run').isDisabled(), true, 'deciding without a model');
+      check(page.requests.every((url) => !url.includes('/models/')), 'a model was fetched before a click');
+      return device.trim();
+    }),
+
+    'decide and compare': () => withPage(world, async (page) => {
+      await loadFile(page, models);
+      await page.waitForFunction(() => /^\d+ of/.test(document.querySelector('.count').textContent), null, { timeout: 30_000 });
+      await page.click('#run');
+      await page.waitForFunction(() => !document.querySelector('.verdict').classList.contains('empty'), null, { timeout: 300_000 });
+      const shares = (await page.locator('.lane.read .bars .figure').allInnerTexts()).map(parseFloat);
+      check(shares.length === 4 && Math.abs(shares.reduce((a, b) => a + b) - 100) < 0.3, `shares ${shares}`);
+      const row = JSON.parse(await page.locator('.lane.read .raw pre').textContent());
+      equal(row.option_ids, ['billing', 'technical', 'account', 'sales'], 'option ids');
+      check(Math.abs(row.probabilities.reduce((a, b) => a + b) - 1) < 1e-9, 'probabilities add up to 1');
+      row.probabilities.forEach((p, i) => check(Math.abs(p * 100 - shares[i]) < 0.1, `bar ${i}`));
+      check(row.prompt_version === 'semif-direct-v1' && /^[0-9a-f]{64}$/.test(row.prompt_sha256), 'prompt version and hash');
+      const written = await page.locator('.lane.write .facts dd').nth(1).innerText();
+      check(/^[\d\u202f]+ tokens?$/.test(written), written);
+      return (await page.locator('#verdict').innerText()).toLowerCase();
+    }),
+
+    'read only, by keyboard': () => withPage(world, async (page) => {
+      await loadFile(page, models);
+      await page.focus('#read');
+      await page.keyboard.press('Enter');
+      await page.waitForFunction(() => /%/.test(document.querySelector('.lane.read .bars .figure').textContent), null, { timeout: 60_000 });
+      equal(await page.locator('.lane.write .clock').innerText(), '–', 'the written lane');
+      await page.fill('#state', 'Something else.');
+      await page.waitForSelector('.lanes.stale');
+    }),
+
+    'stop while it writes, then decide again': () => withPage(world, async (page) => {
+      await loadFile(page, models);
+      await page.click('#run');
+      await page.waitForFunction(() => document.querySelector('.stream').textContent.length > 3, null, { timeout: 120_000 });
+      await page.click('#stop');
+      await page.waitForSelector('#run', { timeout: 60_000 });
+      check((await page.locator('.lane.write .verdict-line.bad').first().innerText()).startsWith('Stopped'), 'the lane says that it was stopped');
+      await page.click('#read');
+      await page.waitForFunction(() => /ms|s$/.test(document.querySelector('.lane.read .clock').textContent) && document.querySelector('#read'), null, { timeout: 60_000 });
+    }),
+
+    'what is typed survives a reload': () => withPage(world, async (page) => {
+      await page.fill('#state', 'Zwölf Boxkämpfer \u2028 “quoted” <|im_start|>');
+      await page.locator('.option-id').first().fill('erste');
+      await page.locator('.add-option').click();
+      await page.reload();
+      equal(await page.inputValue('#state'), 'Zwölf Boxkämpfer \u2028 “quoted” <|im_start|>', 'the state');
+      equal(await page.locator('.option-id').first().inputValue(), 'erste', 'the first option');
+      equal(await page.locator('.option-id').count(), 5, 'number of options');
+    }),
+
+    'examples, JSON states and what is wrong with them': () => withPage(world, async (page) => {
+      await page.click('.chip >> text=Phishing triage');
+      check((await page.inputValue('#state')).startsWith('{'), 'the example has a JSON state');
+      equal(await page.locator('#state-problem').innerText(), '', 'problem of a good state');
+      await page.fill('#state', '{"a": 01}');
+      check(/JSON/.test(await page.locator('#state-problem').innerText()), 'a bad state is named');
+      await page.click('label[for=kind-text]');
+      equal(await page.locator('#state-problem').innerText(), '', 'the same as text');
+      await page.locator('.option-id').nth(1).fill('deliver');
+      check((await page.locator('.question .problem').innerText()).length > 5, 'a repeated name is named');
+      await page.click('.chip >> text=Support routing');
+      equal(await page.locator('.question .problem').innerText(), '', 'problem of a good question');
+    }),
+
+    'five questions, twenty options, not more': () => withPage(world, async (page) => {
+      for (let i = 0; i < 4; i += 1) await page.click('.add');
+      equal(await page.locator('.add').count(), 0, 'a sixth question');
+      const first = page.locator('.question').first();
+      while (await first.locator('.add-option').count()) await first.locator('.add-option').click();
+      equal(await first.locator('.option-id').count(), 20, 'options');
+      await first.locator('.options .icon').last().click();
+      equal(await first.locator('.option-id').count(), 19, 'options after removing one');
+      await page.click('.chip >> text=Support routing');
+      equal(await page.locator('.question').count(), 1, 'questions of an example');
+    }),
+
+    'one column on a phone, in both themes': async () => {
+      for (const colorScheme of ['light', 'dark']) {
+        for (const width of [390, 768, 1440]) {
+          await withPage(world, async (page) => {
+            await page.emulateMedia({ colorScheme });
+            await page.setViewportSize({ width, height: 900 });
+            await page.waitForSelector('.device .good, .device .slow');
+            const [inner, outer] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+            check(inner <= outer, `sideways scroll at ${width} px: ${inner}`);
+            if (process.env.SEMIF_SHOTS) await page.screenshot({ path: path.join(process.env.SEMIF_SHOTS, `start-${width}-${colorScheme}.png`), fullPage: true });
+          });
+        }
+      }
+    },
+  };
+}

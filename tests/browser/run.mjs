@@ -1,0 +1,29 @@
+// Browser tests: the built page in Chromium, on its software adapter, with tiny models and one real one.
+//
+//   node tests/browser/run.mjs DIST [part of a test's name]
+//
+// Environment: SEMIF_TEST_MODELS (folder of the GGUF files), NODE_PATH (where playwright-core is), CHROMIUM,
+// SEMIF_CHROMIUM_FLAGS (instead of the software adapter), SEMIF_BIN (the native program, for the native comparison),
+// SEMIF_SHOTS (a folder for screenshots).
+import { serve } from './server.mjs';
+import { openBrowser, runAll } from './harness.mjs';
+import logits from './logits.mjs';
+import page from './page.mjs';
+import storage from './storage.mjs';
+import trouble from './trouble.mjs';
+
+const [dist, only] = process.argv.slice(2);
+const models = process.env.SEMIF_TEST_MODELS;
+if (!dist || !models) {
+  console.error('usage: SEMIF_TEST_MODELS=folder node tests/browser/run.mjs DIST [part of a name]');
+  process.exit(2);
+}
+// In a subfolder, because a page that works only at the root of a host works on few hosts.
+const server = await serve({ '/some/folder/': dist, '/models/': models });
+const browser = await openBrowser();
+const world = { server, browser, models, home: `${server.url}/some/folder/`, model: (name, query = '') => `${server.url}/models/${name}${query}` };
+const tests = Object.assign({}, ...[page, storage, logits, trouble].map((part) => part(world)));
+const fine = await runAll(tests, only);
+await browser.close();
+await server.close();
+process.exit(fine ? 0 : 1);

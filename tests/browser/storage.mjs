@@ -1,0 +1,111 @@
+// Models in the browser's storage: kept, found again, resumed, used without being kept, deleted.
+import fs from 'node:fs';
+import path from 'node:path';
+import { check, equal } from './harness.mjs';
+import { TINY, loadFile, withPage } from './page.mjs';
+
+const kept = (page) => page.locator('#kept .kept-name').allInnerTexts();
+
+async function download(page, url) {
+  await page.fill('#url', url);
+  await page.click('.address button');
+}
+
+async function forgetAll(page) {
+  await page.waitForSelector('.device .good, .device .slow');
+  while (await page.locator('#kept li').count()) {
+    const before = await page.locator('#kept li').count();
+    await page.locator('#kept li').first().getByText('Delete').click();
+    await page.waitForFunction((before) => document.querySelectorAll('#kept li').length < before, before);
+  }
+}
+
+export default function (world) {
+  const { models, model, server } = world;
+  const size = (name) => fs.statSync(path.join(models, name)).size;
+  return {
+    'a picked file is kept, found after a reload, used, and deleted': () => withPage(world, async (page) => {
+      await page.waitForTimeout(300);
+      await forgetAll(page);
+      await loadFile(page, models);
+      await page.reload();
+      await page.waitForSelector('#kept li');
+      equal(await kept(page), [TINY], 'kept files');
+      check((await page.locator('#kept .kept-size').innerText()).includes('MB'), 'size');
+      await page.click('#kept >> text=Use');
+      await page.waitForSelector('#loaded', { timeout: 120_000 });
+      await page.click('text=Change model');
+      await page.locator('#kept').getByText('Delete').click();
+      await page.waitForSelector('#kept', { state: 'detached' });
+      await page.reload();
+      await page.waitForSelector('.device .good, .device .slow');
+      await page.waitForTimeout(300);
+      equal(await page.locator('#kept').count(), 0, 'kept files after deleting');
+      const left = await page.evaluate(async () => {
+        const names = [];
+        const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle('models');
+        for await (const name of folder.keys()) names.push(name);
+        return names;
+      });
+      equal(left, [], 'files left in the storage');
+    }),
+
+    'a download goes on after its connection breaks': () => withPage(world, async (page) => {
+      await forgetAll(page);
+      const from = server.log.length;
+      await download(page, model(TINY, '?cut=1500000'));
+      await page.waitForSelector('#loaded', { timeout: 120_000 });
+      const asked = server.log.slice(from).filter((entry) => entry.url.includes('cut='));
+      equal(asked.length, 2, 'requests');
+      equal(asked[0].range, undefined, 'range of the first request');
+      check(/^bytes=\d+-$/.test(asked[1].range) && asked[1].range !== 'bytes=0-', `range of the second request: ${asked[1].range}`);
+      check(asked[1].ifRange, 'the second request names the version that it goes on with');
+      await forgetAllWithModel(page);
+    }, { quiet: false }),
+
+    'a cancelled download goes on after a reload': () => withPage(world, async (page) => {
+      await forgetAll(page);
+      const address = model('qwen3-tiny-F16.gguf', '?pace=3000000');
+      await download(page, address);
+      await page.waitForFunction(() => parseFloat(document.querySelector('.tile.now .tile-words')?.textContent) > 1.5, null, { timeout: 30_000 });
+      await page.click('#cancel-load');
+      await page.waitForSelector('#kept li');
+      check((await page.locator('#kept .kept-size').innerText()).includes('not complete'), 'the part is listed as one');
+      await page.reload();
+      await page.waitForSelector('#kept li');
+      const from = server.log.length;
+      await page.click('#kept >> text=Go on');
+      await page.waitForSelector('#loaded', { timeout: 120_000 });
+      const ranges = server.log.slice(from).map((entry) => entry.range);
+      const start = Number(/^bytes=(\d+)-$/.exec(ranges[0])?.[1]);
+      check(start > 1_000_000 && start < size('qwen3-tiny-F16.gguf'), `went on at ${ranges}`);
+      await forgetAllWithModel(page);
+      return `went on at ${(start / 1e6).toFixed(1)} MB`;
+    }),
+
+    'a host without ranges works, too': () => withPage(world, async (page) => {
+      await forgetAll(page);
+      await download(page, model(TINY, '?plain=1'));
+      await page.waitForSelector('#loaded', { timeout: 120_000 });
+      await forgetAllWithModel(page);
+    }),
+
+    'two models side by side, switched without a reload': () => withPage(world, async (page) => {
+      await forgetAll(page);
+      await loadFile(page, models);
+      await page.click('text=Change model');
+      await page.setInputFiles('#file', path.join(models, 'minicpm5-tiny-real.gguf'));
+      await page.waitForFunction(() => /minicpm5/i.test(document.querySelector('#loaded')?.textContent ?? ''), null, { timeout: 120_000 });
+      await page.click('text=Change model');
+      equal(await kept(page), ['minicpm5-tiny-real.gguf', TINY], 'kept files');
+      await page.locator('#kept li', { hasText: TINY }).getByText('Use').click();
+      await page.waitForFunction(() => /qwen3/i.test(document.querySelector('#loaded')?.textContent ?? ''), null, { timeout: 120_000 });
+      await forgetAllWithModel(page);
+    }),
+  };
+}
+
+async function forgetAllWithModel(page) {
+  await page.click('text=Change model');
+  await forgetAll(page);
+}
