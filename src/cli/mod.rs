@@ -1,1 +1,57 @@
 //! The native command line.
+
+pub mod args;
+mod ask;
+mod batch;
+mod compare;
+mod fail;
+mod generate;
+mod input;
+mod inspect;
+mod interrupt;
+mod load;
+mod logits;
+mod output;
+mod prepare;
+mod runner;
+mod score;
+mod tokenize;
+mod view;
+
+#[cfg(test)]
+mod batch_tests;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use args::{Cli, Command};
+use fail::{Exit, Failure};
+
+/// Runs the command line and returns the exit code, see [`args::Cli`].
+pub fn main() -> ExitCode {
+    interrupt::install();
+    // Bad arguments end here with a message and exit code 2, --help and --version with 0.
+    let cli = Cli::parse();
+    match dispatch(&cli.command) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                eprintln!("semif: {}", failure.message);
+            }
+            failure.exit.into()
+        }
+    }
+}
+
+fn dispatch(command: &Command) -> Result<Exit, Failure> {
+    match command {
+        Command::Ask(args) => ask::run(args),
+        Command::Score(args) => score::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Logits(args) => logits::run(args),
+        Command::Generate(args) => generate::run(args),
+        Command::Tokenize(args) => tokenize::run(args),
+        Command::Inspect(args) => inspect::run(args),
+    }
+}

@@ -1,0 +1,81 @@
+//! `semif generate`: greedy continuation.
+
+use std::io::IsTerminal as _;
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+
+use crate::text::Parse;
+
+use super::args::GenerateArgs;
+use super::fail::{Exit, Failure, print, print_json, safe};
+use super::input::text_argument;
+use super::load::ModelFile;
+use super::prepare::check_budget;
+use super::runner::{self, Runner};
+use super::view;
+
+#[derive(Serialize)]
+struct Reply {
+    /// Prompt tokens.
+    n: usize,
+    tokens: Vec<u32>,
+    /// Null when the file has no usable tokenizer.
+    text: Option<String>,
+    /// The end-of-text token that ended it; null at the limit.
+    stopped: Option<u32>,
+    first_token_seconds: f64,
+    total_seconds: f64,
+    /// Of the tokens after the first; null for fewer than two.
+    tokens_per_second: Option<f64>,
+}
+
+pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
+    runner::precision(&args.model)?;
+    let text = args.prompt.text.as_deref().map(|text| text_argument(text, "--text")).transpose()?;
+    let file = ModelFile::open(&args.model.gguf)?;
+    let tokens = match text {
+        None => args.prompt.tokens.clone(),
+        Some(text) => {
+            let parse = if args.control { Parse::Control } else { Parse::Plain };
+            file.text()?.tokenizer.encode(&text, parse).map_err(Failure::input)?
+        }
+    };
+    if tokens.is_empty() {
+        return Err(Failure::input("there is nothing to continue: the prompt has no tokens"));
+    }
+    check_budget(tokens.len().saturating_add(args.max_new as usize), args.model.max_tokens)
+        .map_err(|problem| Failure::input(format!("prompt and --max-new together: {problem}")))?;
+    let mut runner = Runner::load(&file, &args.model)?;
+    let stop: Vec<u32> = match (args.ignore_eos, runner.engine.text()) {
+        (false, Ok(text)) => text.eos_ids().to_vec(),
+        _ => Vec::new(),
+    };
+    let made = pollster::block_on(runner.engine.generate(&tokens, args.max_new as usize, &stop, &mut |_| ControlFlow::Continue(())))?;
+    let count = made.tokens.len();
+    let rate = (count > 1).then(|| (count - 1) as f64 / (made.total_seconds - made.first_token_seconds).max(1e-9));
+    let reply = Reply {
+        n: tokens.len(),
+        text: runner.engine.text().ok().map(|text| text.tokenizer.decode(&made.tokens)),
+        tokens: made.tokens,
+        stopped: made.stopped,
+        first_token_seconds: made.first_token_seconds,
+        total_seconds: made.total_seconds,
+        tokens_per_second: rate,
+    };
+    if args.json || !std::io::stdout().is_terminal() {
+        print_json(&reply)?;
+        return Ok(Exit::Done);
+    }
+    let ids: Vec<String> = reply.tokens.iter().map(u32::to_string).collect();
+    let shown = reply.text.as_deref().unwrap_or("").split('\n').map(safe).collect::<Vec<_>>().join("\n");
+    print(&format!(
+        "{shown}\n\nids: {}\n{count} tokens, first after {}, {} in all{}, ended {}\n",
+        ids.join(","),
+        view::seconds(reply.first_token_seconds),
+        view::seconds(reply.total_seconds),
+        rate.map_or(String::new(), |r| format!(", {r:.1} tokens a second")),
+        reply.stopped.map_or("at --max-new".to_owned(), |id| format!("by token {id}")),
+    ))?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,174 @@
+//! Reading what the user names: texts, files, rows, cases.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use crate::decision::{Choice, Json, Row, Wording};
+
+use super::args::CaseArgs;
+use super::fail::Failure;
+
+/// The bytes of a file, or of stdin for `-`.
+pub fn read_bytes(path: &Path, what: &str) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| ())
+    } else {
+        std::fs::read(path).map(|read| bytes = read)
+    };
+    read.map_err(|e| Failure::input(format!("{what} {} cannot be read: {e}", path.display())))?;
+    Ok(bytes)
+}
+
+/// A text argument: itself, or the content of a file for `@FILE` (`@-` is stdin, `@@...` a text that starts with `@`).
+/// A byte order mark is no part of the text.
+pub fn text_argument(argument: &str, name: &str) -> Result<String, Failure> {
+    let Some(rest) = argument.strip_prefix('@') else {
+        return Ok(argument.to_owned());
+    };
+    if rest.starts_with('@') {
+        return Ok(rest.to_owned());
+    }
+    if rest.is_empty() {
+        return Err(Failure::input(format!("{name}: @ needs a file name behind it; a text that is just @ is written @@")));
+    }
+    let bytes = read_bytes(Path::new(rest), name)?;
+    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(e) => Err(Failure::input(format!("{name}: the file {rest} is not UTF-8 (byte {})", e.valid_up_to() + 1))),
+    }
+}
+
+/// As [`text_argument`], without the line end that closes a text file.
+fn case_text(argument: &str, name: &str) -> Result<String, Failure> {
+    let mut text = text_argument(argument, name)?;
+    if argument.starts_with('@') && text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    Ok(text)
+}
+
+/// The wording to use: `--prompt FILE`, or this project's own.
+pub fn wording(path: Option<&Path>) -> Result<Wording, Failure> {
+    match path {
+        None => Ok(Wording::default()),
+        Some(path) => {
+            Wording::from_json(&read_bytes(path, "--prompt")?).map_err(|e| Failure::input(format!("--prompt {}: {e}", path.display())))
+        }
+    }
+}
+
+/// The row that `ask` and `compare` describe by arguments.
+pub fn case(args: &CaseArgs) -> Result<Row, Failure> {
+    let state = match (&args.state, &args.state_json) {
+        (_, Some(json)) => {
+            let text = case_text(json, "--state-json")?;
+            Json::parse(&text).map_err(|e| Failure::input(format!("--state-json is not JSON: {e}")))?
+        }
+        (Some(text), None) => Json::String(case_text(text, "--state")?),
+        (None, None) => return Err(Failure::input("--state or --state-json is needed")),
+    };
+    let question = case_text(&args.question, "--question")?;
+    let mut problems = Vec::new();
+    let mut options = Vec::with_capacity(args.options.len());
+    for (index, option) in args.options.iter().enumerate() {
+        match option.split_once('=') {
+            Some((id, description)) => options.push(Choice { id: id.to_owned(), description: description.to_owned() }),
+            None => problems.push(format!("--option number {} has no `=`: write ID=DESCRIPTION", index + 1)),
+        }
+    }
+    if problems.is_empty() {
+        match Row::new("ask", state, &question, options) {
+            Ok(row) => return Ok(row),
+            Err(broken) => problems = broken,
+        }
+    }
+    Err(Failure::input(problems.join("\n")))
+}
+
+/// The sequences of `--tokens` or `--tokens-file`.
+pub fn sequences(tokens: &[u32], file: Option<&Path>) -> Result<Vec<Vec<u32>>, Failure> {
+    let Some(path) = file else {
+        return Ok(vec![tokens.to_vec()]);
+    };
+    let bytes = read_bytes(path, "--tokens-file")?;
+    let wrong = |why: String| {
+        Failure::input(format!("--tokens-file {}: expected a JSON list of lists of token ids like [[1, 2], [3]]; {why}", path.display()))
+    };
+    let sequences: Vec<Vec<u32>> = serde_json::from_slice(&bytes).map_err(|e| wrong(e.to_string()))?;
+    if sequences.is_empty() {
+        return Err(wrong("the list is empty".to_owned()));
+    }
+    if let Some(empty) = sequences.iter().position(Vec::is_empty) {
+        return Err(wrong(format!("list {} is empty", empty + 1)));
+    }
+    Ok(sequences)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(state: &str, options: &[&str]) -> CaseArgs {
+        CaseArgs {
+            state: Some(state.to_owned()),
+            state_json: None,
+            question: "q".to_owned(),
+            options: options.iter().map(|o| (*o).to_owned()).collect(),
+            prompt: None,
+        }
+    }
+
+    #[test]
+    fn cases() {
+        let row = case(&args("-s", &["a=b=c", "d=e"])).unwrap();
+        assert_eq!(row.state().as_str(), Some("-s"));
+        assert_eq!(row.options()[0], Choice { id: "a".into(), description: "b=c".into() });
+        let json = CaseArgs { state: None, state_json: Some("{\"a\": 1e5}".into()), ..args("", &["a=b", "d=e"]) };
+        assert_eq!(case(&json).unwrap().state().to_string(), "{\"a\": 100000.0}");
+        for (bad, part) in [
+            (args("s", &["a=b"]), "at least 2"),
+            (args("s", &["a=b", "x"]), "number 2 has no `=`"),
+            (args("", &["a=b", "c=d"]), "`state` is empty"),
+            (args("s", &["a=b", "a=d"]), "same id"),
+            (args("@/nonexistent/file", &["a=b", "c=d"]), "--state /nonexistent/file cannot be read"),
+            (args("@", &["a=b", "c=d"]), "@@"),
+            (CaseArgs { state_json: Some("nope".into()), ..args("", &["a=b", "c=d"]) }, "--state-json is not JSON"),
+            (CaseArgs { state_json: Some("3".into()), ..args("", &["a=b", "c=d"]) }, "`state` must be"),
+        ] {
+            let failure = case(&bad).unwrap_err();
+            assert!(failure.message.contains(part), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn texts_from_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t");
+        let at = format!("@{}", path.display());
+        std::fs::write(&path, "\u{feff}é\n\r\n").unwrap();
+        assert_eq!(text_argument(&at, "--text").unwrap(), "é\n\r\n");
+        assert_eq!(case_text(&at, "--state").unwrap(), "é\n");
+        assert_eq!(case_text("é\n", "--state").unwrap(), "é\n");
+        assert_eq!(text_argument("@@home", "--text").unwrap(), "@home");
+        std::fs::write(&path, b"\xff").unwrap();
+        assert!(text_argument(&at, "--text").unwrap_err().message.contains("not UTF-8"));
+    }
+
+    #[test]
+    fn sequence_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.json");
+        std::fs::write(&path, "[[1,2],[3]]").unwrap();
+        assert_eq!(sequences(&[], Some(&path)).unwrap(), [vec![1, 2], vec![3]]);
+        assert_eq!(sequences(&[7], None).unwrap(), [vec![7]]);
+        for bad in ["[1,2]", "[]", "[[]]", "[[1],[]]", "[[-1]]", "[[1.5]]", "[[4294967296]]", "{}", ""] {
+            std::fs::write(&path, bad).unwrap();
+            assert!(sequences(&[], Some(&path)).unwrap_err().message.contains("--tokens-file"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Ctrl-C: at once where nothing is kept, after the current row where results are.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Set by the first Ctrl-C of a command that asked for a graceful stop.
+pub static STOP: AtomicBool = AtomicBool::new(false);
+static GRACEFUL: AtomicBool = AtomicBool::new(false);
+
+/// Installs the handler for Ctrl-C, and for being told to end by the system.
+pub fn install() {
+    // Without a handler Ctrl-C ends the program as ever, so a refusal here is no reason to stop.
+    let _ = ctrlc::set_handler(|| {
+        if !GRACEFUL.load(Ordering::Relaxed) || STOP.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("\nstopping as soon as the current step is done; Ctrl-C again stops at once");
+    });
+}
+
+/// From here on the first Ctrl-C only sets [`STOP`].
+pub fn graceful() {
+    GRACEFUL.store(true, Ordering::Relaxed);
+}
+
+/// True once a graceful stop was asked for.
+pub fn asked() -> bool {
+    STOP.load(Ordering::Relaxed)
+}

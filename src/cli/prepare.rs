@@ -1,0 +1,94 @@
+//! Rows into prompts: everything about a row that can be checked without the GPU.
+
+use std::time::Instant;
+
+use crate::decision::result::RefusedRow;
+use crate::decision::{Entry, Row, RowFile, Wording, sha256_hex};
+use crate::text::TextModel;
+
+use super::batch::{Planned, Prompted};
+use super::fail::Failure;
+
+/// Makes prompts from rows.
+pub struct Preparer<'a> {
+    text: &'a TextModel,
+    wording: &'a Wording,
+    max_tokens: u32,
+}
+
+impl<'a> Preparer<'a> {
+    /// Checks what concerns the model as a whole: that it has a chat template, and a token for each answer letter up to
+    /// the one of `most_options`.
+    ///
+    /// # Errors
+    /// Exit code 3.
+    pub fn new(text: &'a TextModel, wording: &'a Wording, max_tokens: u32, most_options: usize) -> Result<Preparer<'a>, Failure> {
+        text.template().map_err(Failure::model_file)?;
+        text.letter_slots(most_options.max(1)).map_err(Failure::model_file)?;
+        Ok(Preparer { text, wording, max_tokens })
+    }
+
+    /// The prompt of a row.
+    ///
+    /// # Errors
+    /// Why the row cannot be asked: the template, an answer letter, the budget.
+    pub fn prompt(&self, row: &Row) -> Result<Prompted, String> {
+        let start = Instant::now();
+        let prompt = self.text.chat_prompt(&self.wording.system, &self.wording.payload(row)).map_err(|e| e.to_string())?;
+        check_budget(prompt.tokens.len(), self.max_tokens)?;
+        let slots = self.text.letter_slots(row.options().len()).map_err(|e| e.to_string())?;
+        self.text.check_boundary(&prompt, &slots).map_err(|e| e.to_string())?;
+        Ok(Prompted {
+            id: row.id().to_owned(),
+            place: row.place(),
+            option_ids: row.options().iter().map(|option| option.id.clone()).collect(),
+            tokens: prompt.tokens,
+            slots,
+            prompt_sha256: sha256_hex(prompt.text.as_bytes()),
+            prepare_seconds: start.elapsed().as_secs_f64(),
+            system_folded: prompt.system_folded,
+        })
+    }
+
+    /// The prompts of all rows, in order; `go_on` is called after each, and `None` comes back when it says no.
+    pub fn plan(&self, rows: &RowFile, go_on: &mut dyn FnMut() -> bool) -> Option<Plan> {
+        let mut plan = Plan::default();
+        for entry in &rows.entries {
+            let planned = match entry {
+                Entry::Bad(bad) => Planned::Refused(RefusedRow { id: bad.id.clone(), error: bad.to_string() }),
+                Entry::Row(row) => match self.prompt(row) {
+                    Ok(prompted) => Planned::Ready(prompted),
+                    Err(problem) => {
+                        let error = format!("{}: {problem}", row.place());
+                        plan.refusals.push(error.clone());
+                        Planned::Refused(RefusedRow { id: Some(row.id().to_owned()), error })
+                    }
+                },
+            };
+            plan.rows.push(planned);
+            if !go_on() {
+                return None;
+            }
+        }
+        Some(plan)
+    }
+}
+
+/// What becomes of each row.
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub rows: Vec<Planned>,
+    /// Rows in order that still cannot be asked, each with its reason.
+    pub refusals: Vec<String>,
+}
+
+/// Refuses a prompt above the budget.
+pub fn check_budget(tokens: usize, max_tokens: u32) -> Result<(), String> {
+    if tokens > max_tokens as usize {
+        return Err(format!(
+            "the prompt has {tokens} tokens, {} more than the budget of {max_tokens}: shorten the state, or raise --max-tokens",
+            tokens - max_tokens as usize
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! A model on a GPU, as commands use it: opened with a progress bar, asked, and described for result rows.
+
+use std::io::IsTerminal as _;
+use std::ops::ControlFlow;
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::decision::{ModelRef, ServingConfig};
+use crate::engine::{Ask, Engine, EngineError, ErrorKind, LoadOptions, LoadProgress, Precision};
+use crate::gpu::{Gpu, GpuError, GpuOptions};
+use crate::hub::{Event, Hub, HubError, Ladder, PullOptions};
+
+use super::args::ModelArgs;
+use super::batch::{Prompted, Reading, Scorer};
+use super::fail::{Exit, Failure};
+use super::interrupt;
+use super::load::ModelFile;
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Failure {
+        let exit = match error.kind() {
+            ErrorKind::Input => Exit::Input,
+            ErrorKind::ModelFile => Exit::ModelFile,
+            ErrorKind::Gpu => Exit::Gpu,
+            ErrorKind::Interrupted => Exit::Interrupted,
+        };
+        Failure { exit, message: error.to_string() }
+    }
+}
+
+impl From<GpuError> for Failure {
+    fn from(error: GpuError) -> Failure {
+        // A name that was mistyped is the caller's; everything else is the GPU's.
+        let exit = if let GpuError::NoSuchAdapter { .. } = error { Exit::Input } else { Exit::Gpu };
+        Failure { exit, message: error.to_string() }
+    }
+}
+
+impl From<HubError> for Failure {
+    fn from(error: HubError) -> Failure {
+        let exit = match error.exit_code() {
+            2 => Exit::Input,
+            130 => Exit::Interrupted,
+            _ => Exit::ModelFile,
+        };
+        Failure { exit, message: error.to_string() }
+    }
+}
+
+/// The tier asked for.
+///
+/// # Errors
+/// Exit code 2: one that this version lacks, by name. Called before anything slow.
+pub fn precision(args: &ModelArgs) -> Result<Precision, Failure> {
+    let precision = Precision::from_str(args.precision.name()).map_err(Failure::input)?;
+    precision.check()?;
+    Ok(precision)
+}
+
+/// A progress bar on stderr, silent where that is no terminal.
+pub fn progress_bar(total: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(8));
+    if !std::io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("█▉▊▋▌▍▎▏ "));
+    }
+    bar
+}
+
+const BYTES: &str = "{msg} {bar:24} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+
+/// What result rows say about a model file, its SHA-256 included. The hash is computed once for each file and remembered.
+///
+/// # Errors
+/// The file cannot be read; interrupted.
+pub fn model_ref(file: &ModelFile) -> Result<ModelRef, Failure> {
+    let mut reference = file.reference();
+    let path = file.source.paths().next().map(std::path::Path::to_owned).unwrap_or_default();
+    // Without a home folder there is nothing to remember in, and a temporary one does.
+    let hub = Hub::new(true, None, PullOptions::default())
+        .or_else(|_| Hub::with(Ladder::built_in().clone(), std::env::temp_dir().join("semif"), true, None, PullOptions::default()))?;
+    let bar = progress_bar(reference.bytes, BYTES);
+    bar.set_message("hashing");
+    let local = hub.file(&path, &mut |event| {
+        if let Event::Hashing { done, .. } = event {
+            bar.set_position(done);
+        }
+        if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    bar.finish_and_clear();
+    let provenance = local?.provenance;
+    reference.source = provenance.source;
+    reference.revision = provenance.revision;
+    reference.sha256 = Some(provenance.sha256);
+    Ok(reference)
+}
+
+/// A loaded model.
+pub struct Runner {
+    pub engine: Engine,
+    pub config: ServingConfig,
+    /// Ask for log-sum-exp and argmax over the vocabulary with every reading.
+    pub mass: bool,
+}
+
+impl Runner {
+    /// Opens the adapter and loads the model.
+    ///
+    /// # Errors
+    /// Exit codes 2 (adapter name, tier), 3, 4, 130.
+    pub fn load(file: &ModelFile, args: &ModelArgs) -> Result<Runner, Failure> {
+        let options = LoadOptions { precision: precision(args)?, max_tokens: args.max_tokens, ..LoadOptions::default() };
+        let gpu = pollster::block_on(Gpu::open(&GpuOptions { adapter: args.adapter.clone(), ..GpuOptions::default() }))?;
+        let bar = progress_bar(0, BYTES);
+        bar.set_message("loading");
+        let loaded = pollster::block_on(Engine::load(&gpu, &file.source, &options, &mut |progress| {
+            match progress {
+                LoadProgress::Header => {}
+                LoadProgress::Weights { done, total } => {
+                    bar.set_length(total);
+                    bar.set_position(done);
+                }
+                LoadProgress::WarmUp => {
+                    if let Ok(style) = ProgressStyle::with_template("{spinner} compiling kernels, {elapsed}") {
+                        bar.set_style(style);
+                    }
+                    bar.enable_steady_tick(Duration::from_millis(120));
+                }
+            }
+            if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }));
+        bar.finish_and_clear();
+        let engine = loaded?;
+        let adapter = &gpu.info().adapter;
+        let config = ServingConfig {
+            engine: format!("semif {}", env!("CARGO_PKG_VERSION")),
+            precision: options.precision.to_string(),
+            mode: "direct".to_owned(),
+            adapter: adapter.name.clone(),
+            backend: adapter.backend.clone(),
+            driver: adapter.driver.clone(),
+            max_tokens: args.max_tokens,
+            system_text: "own turn".to_owned(),
+            fallbacks: Vec::new(),
+        };
+        Ok(Runner { engine, config, mass: false })
+    }
+}
+
+impl Scorer for Runner {
+    fn read(&mut self, row: &Prompted) -> Result<Reading, Failure> {
+        let ask = Ask { labels: row.slots.clone(), stats: self.mass, ..Ask::default() };
+        let logits = pollster::block_on(self.engine.logits(&row.tokens, &ask))
+            .map_err(Failure::from)
+            .map_err(|failure| Failure { message: format!("{}: {}", row.place, failure.message), ..failure })?;
+        Ok(Reading { logits: logits.labels, lse: logits.lse, argmax: logits.argmax, forward_seconds: logits.forward_seconds })
+    }
+}

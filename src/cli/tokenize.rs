@@ -1,0 +1,21 @@
+//! `semif tokenize`: the ids of a text.
+
+use crate::text::{Parse, Tokenizer};
+
+use super::args::TokenizeArgs;
+use super::fail::{Exit, Failure, print_json};
+use super::input::text_argument;
+use super::load::ModelFile;
+
+pub fn run(args: &TokenizeArgs) -> Result<Exit, Failure> {
+    let text = text_argument(&args.text, "--text")?;
+    let file = ModelFile::open(&args.gguf)?;
+    let tokenizer = Tokenizer::from_gguf(&file.gguf.metadata).map_err(|e| Failure::model_file(format!("{}: {e}", args.gguf.display())))?;
+    let parse = match (args.control, args.plain) {
+        (true, _) => Parse::Control,
+        (_, true) => Parse::Plain,
+        _ => Parse::UserDefined,
+    };
+    print_json(&tokenizer.encode(&text, parse).map_err(Failure::input)?)?;
+    Ok(Exit::Done)
+}
