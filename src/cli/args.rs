@@ -34,6 +34,7 @@ pub enum Command {
     Generate(GenerateArgs),
     Tokenize(TokenizeArgs),
     Inspect(InspectArgs),
+    Doctor(DoctorArgs),
 }
 
 /// Precision tier of a forward pass.

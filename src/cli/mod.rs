@@ -4,6 +4,7 @@ pub mod args;
 mod ask;
 mod batch;
 mod compare;
+mod doctor;
 mod fail;
 mod generate;
 mod input;
@@ -53,5 +54,6 @@ fn dispatch(command: &Command) -> Result<Exit, Failure> {
         Command::Generate(args) => generate::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Doctor(args) => doctor::run(args),
     }
 }

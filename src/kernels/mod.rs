@@ -8,6 +8,7 @@ pub mod head;
 pub mod matmul;
 pub mod rms_norm;
 pub mod rope;
+pub mod selftest;
 pub mod swiglu;
 pub mod weight;
 

@@ -1,0 +1,78 @@
+//! Every kernel once on this adapter, against the same sums in f64: what `semif doctor` and the page's self-test run, and
+//! what the unit test runs on the software adapter.
+//!
+//! Inputs come from a fixed generator, so every machine computes the same cases. A driver that miscompiles a kernel is
+//! named by that kernel before anybody takes its numbers for a decision.
+
+mod attention;
+mod delta;
+mod lab;
+mod products;
+mod rows;
+
+use crate::gpu::{Gpu, GpuError};
+use lab::Lab;
+
+/// What one kernel did.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Check {
+    /// The kernel variant.
+    pub kernel: String,
+    /// Largest error over what rounding explains: at most 1 when right. Infinite for NaN.
+    pub error: f64,
+    /// Nothing is wrong.
+    pub passed: bool,
+}
+
+/// How many checks there are, for progress bars.
+pub const COUNT: usize = 88;
+
+/// Runs all checks; `seen` hears of each as it is done.
+///
+/// # Errors
+/// A device that is lost, out of memory, or refuses a kernel; the checks before it were reported.
+pub async fn run(gpu: &Gpu, seen: &mut dyn FnMut(&Check)) -> Result<Vec<Check>, GpuError> {
+    let mut lab = Lab::new(gpu).await?;
+    let mut all = Vec::new();
+    rows::check(&mut lab).await?;
+    lab.hand_over(&mut all, seen);
+    for ty in super::weight::TYPES {
+        products::check(&mut lab, ty).await?;
+        lab.hand_over(&mut all, seen);
+    }
+    for head_dim in super::attention::HEAD_DIMS {
+        attention::check(&mut lab, head_dim).await?;
+        lab.hand_over(&mut all, seen);
+    }
+    delta::check(&mut lab).await?;
+    lab.hand_over(&mut all, seen);
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::GpuOptions;
+
+    /// On whatever adapter there is, and with nothing but the WebGPU default limits.
+    #[test]
+    fn every_kernel_is_right() {
+        let options = GpuOptions { default_limits: true, ..GpuOptions::default() };
+        let gpu = pollster::block_on(Gpu::open(&options)).expect("an adapter (mesa-vulkan-drivers has a software one)");
+        let checks = pollster::block_on(run(&gpu, &mut |_| ())).expect("the GPU runs");
+        let wrong: Vec<_> = checks.iter().filter(|c| !c.passed).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        assert_eq!(checks.len(), COUNT);
+        // Nothing in use is left out; bias and residual share their code across types, so one type of them will do.
+        let seen: std::collections::HashSet<_> = checks.iter().map(|c| c.kernel.as_str()).collect();
+        let left_out: Vec<_> = super::super::all_variants()
+            .into_iter()
+            .map(|v| v.label)
+            .filter(|label| !seen.contains(label.as_str()) && !label.ends_with("_add") && !label.ends_with("_bias"))
+            .collect();
+        assert!(left_out.is_empty(), "{left_out:?}");
+        for label in ["matmul_Q8_0_32x64_bias_add", "matmul_Q8_0_64x64_bias", "matvec_Q8_0_add"] {
+            assert!(seen.contains(label), "{label}");
+        }
+    }
+}

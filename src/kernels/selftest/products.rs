@@ -1,0 +1,133 @@
+//! Products with weights of one tensor type: tiled, matrix-vector, answer slots, embedding rows.
+
+use std::sync::Arc;
+
+use super::lab::{Lab, allowed};
+use crate::gguf::TensorType;
+use crate::gpu::GpuError;
+use crate::kernels::matmul::{Epilogue, ROW_PADDING, TILES, matmul, matmul_variant, matvec, matvec_variant};
+use crate::kernels::weight::{Matrix, Part};
+use crate::kernels::{Mat, embed, head};
+use crate::quant::{Planes, QuantError, dequantize, repack_groups};
+
+const COLS: usize = 512;
+/// Not a multiple of a row group, so that padding is met.
+const ROWS: usize = 75;
+
+/// f16 bits of scales: ordinary ones of both signs, and a subnormal, which some drivers flush.
+const SCALES: [u16; 4] = [0x211f, 0xa0c4, 0x0155, 0x1e66];
+
+/// Rows of blocks with random quants and sane scales.
+fn blocks(lab: &mut Lab, ty: TensorType) -> Vec<u8> {
+    let (unit, len) = (ty.block_bytes(), ty.block_len());
+    let scales_at: &[usize] = match ty {
+        TensorType::F32 | TensorType::F16 | TensorType::BF16 => &[],
+        TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => &[0],
+        TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4_K | TensorType::Q5_K => &[0, 2],
+        TensorType::Q6_K => &[208],
+    };
+    let mut bytes = Vec::with_capacity(ROWS * COLS / len * unit);
+    for i in 0..ROWS * COLS / len {
+        match ty {
+            TensorType::F32 => bytes.extend(lab.numbers(1, 0.5)[0].to_le_bytes()),
+            TensorType::F16 => bytes.extend((SCALES[i % 4] ^ (lab.bits() as u16 & 0x83ff)).to_le_bytes()),
+            TensorType::BF16 => bytes.extend(((lab.numbers(1, 0.5)[0].to_bits() >> 16) as u16).to_le_bytes()),
+            _ => {
+                let start = bytes.len();
+                bytes.extend((0..unit).map(|_| (lab.bits() >> 11) as u8));
+                for (j, at) in scales_at.iter().enumerate() {
+                    bytes[start + at..start + at + 2].copy_from_slice(&SCALES[(i + j) % 4].to_le_bytes());
+                }
+            }
+        }
+    }
+    bytes
+}
+
+/// The planes in one buffer, as the model lays them out.
+async fn upload(lab: &Lab, ty: TensorType, bytes: &[u8]) -> Result<Matrix, GpuError> {
+    let mut planes = Planes::default();
+    repack_groups(ty, COLS as u64, bytes, &mut planes).map_err(broken)?;
+    let (mut all, mut views) = (Vec::new(), Vec::new());
+    for plane in [&planes.quants, &planes.high, &planes.scales, &planes.scales2] {
+        if !plane.is_empty() {
+            views.push((all.len() as u64, plane.len() as u64));
+            all.extend_from_slice(plane);
+            all.resize(all.len().next_multiple_of(256), 0);
+        }
+    }
+    let buffer = Arc::new(lab.buffer(&all).await?);
+    let part = Part { ty, first: 0, rows: ROWS as u32, buffer, planes: views };
+    Ok(Matrix { cols: COLS as u32, rows: ROWS as u32, parts: vec![part] })
+}
+
+fn broken(error: QuantError) -> GpuError {
+    GpuError::Validation(format!("the self-test's own weights are refused: {error}"))
+}
+
+pub async fn check(lab: &mut Lab, ty: TensorType) -> Result<(), GpuError> {
+    let bytes = blocks(lab, ty);
+    let mut w = vec![0.0f32; ROWS * COLS];
+    dequantize(ty, &bytes, &mut w).map_err(broken)?;
+    let matrix = upload(lab, ty, &bytes).await?;
+    // Rows beyond 32 bring the larger tile into use.
+    let most = 40;
+    let padded = (most as u32).next_multiple_of(ROW_PADDING) as usize;
+    let mut x = lab.numbers(most * COLS, 1.0);
+    x.resize(padded * COLS, 0.0);
+    let bias = lab.numbers(ROWS, 1.0);
+    let before = lab.numbers(padded * 128, 1.0);
+    let (bx, bbias) = (lab.buffer(&x).await?, lab.buffer(&bias).await?);
+    // (x w^T)[m, n] in f64, and what rounding allows.
+    let product = |m: usize, n: usize, base: f64| {
+        let pairs = x[m * COLS..(m + 1) * COLS].iter().zip(&w[n * COLS..(n + 1) * COLS]);
+        let (sum, parts) = pairs.fold((base, base.abs()), |(sum, parts), (x, w)| {
+            let term = f64::from(*x) * f64::from(*w);
+            (sum + term, parts + term.abs())
+        });
+        (sum, allowed(parts))
+    };
+    let epilogues: &[(bool, bool)] = match ty {
+        TensorType::Q8_0 => &[(false, false), (true, false), (false, true), (true, true)],
+        _ => &[(false, false)],
+    };
+
+    for &(with_bias, add) in epilogues {
+        let base = |m: usize, n: usize| {
+            let old = if add { f64::from(before[m * 128 + n]) } else { 0.0 };
+            old + if with_bias { f64::from(bias[n]) } else { 0.0 }
+        };
+        let epilogue = Epilogue { bias: with_bias.then(|| bbias.all()), add };
+        for (tile, rows) in TILES.into_iter().zip([5, most]) {
+            let by = lab.buffer(&before).await?;
+            matmul(&mut lab.rec, &matrix, Mat::new(&bx, COLS as u32), Mat::new(&by, 128), rows as u32, epilogue);
+            let y: Vec<f32> = lab.words(&by, rows * 128).await?;
+            let label = matmul_variant(ty, tile, with_bias, add).label;
+            // Every row of the small product, a few of the large one.
+            for m in (0..rows).step_by(if rows > 8 { 13 } else { 1 }) {
+                let wanted: Vec<_> = (0..ROWS).map(|n| product(m, n, base(m, n))).collect();
+                lab.compare(&label, y[m * 128..].iter().copied(), &wanted);
+            }
+        }
+        let by = lab.buffer(&before).await?;
+        matvec(&mut lab.rec, &matrix, Mat::new(&bx, COLS as u32), 2, by.all(), 128, epilogue);
+        let y: Vec<f32> = lab.words(&by, 256).await?;
+        let wanted: Vec<_> = (0..ROWS).map(|n| product(2, n, base(1, n))).collect();
+        lab.compare(&matvec_variant(ty, with_bias, add).label, y[128..].iter().copied(), &wanted);
+    }
+
+    let ids = [74u32, 0, 33, 32];
+    let (bids, blogits) = (lab.buffer(&ids).await?, lab.zeros(8).await?);
+    head::slots(&mut lab.rec, &matrix, Mat::new(&bx, COLS as u32), 2, bids.all(), 4, blogits.all());
+    let logits: Vec<f32> = lab.words(&blogits, 8).await?;
+    let wanted: Vec<_> = (0..2).flat_map(|m| ids.map(|n| product(m, n as usize, 0.0))).collect();
+    lab.compare(&head::slots_variant(ty).label, logits, &wanted);
+
+    let rows = lab.zeros(4 * COLS).await?;
+    embed::embed(&mut lab.rec, &matrix, bids.all(), 0, Mat::new(&rows, COLS as u32), 4);
+    let got: Vec<f32> = lab.words(&rows, 4 * COLS).await?;
+    let wanted: Vec<_> =
+        ids.iter().flat_map(|id| &w[*id as usize * COLS..][..COLS]).map(|v| (f64::from(*v), f64::from(v.abs()) * 1e-6 + 1e-12)).collect();
+    lab.compare(&embed::variant(ty).label, got, &wanted);
+    Ok(())
+}

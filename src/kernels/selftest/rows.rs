@@ -1,0 +1,153 @@
+//! Kernels that work on rows: RMSNorm, SwiGLU, gather, RoPE and the statistics over the vocabulary.
+
+use super::lab::{Lab, allowed};
+use crate::gpu::GpuError;
+use crate::kernels::rope::{Cache, Heads, Pairs, Positions, Row};
+use crate::kernels::{Mat, gather, head, rms_norm, rope, swiglu};
+
+pub async fn check(lab: &mut Lab) -> Result<(), GpuError> {
+    norm(lab).await?;
+    gated(lab).await?;
+    gathered(lab).await?;
+    statistics(lab).await?;
+    for pairs in [Pairs::Halves, Pairs::Adjacent] {
+        for with_norm in [false, true] {
+            turned(lab, pairs, with_norm).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn norm(lab: &mut Lab) -> Result<(), GpuError> {
+    let (rows, cols, eps) = (3, 576, 1e-5f32);
+    let (x, w) = (lab.numbers(rows * cols, 3.0), lab.numbers(cols, 1.0));
+    let (bx, bw, by) = (lab.buffer(&x).await?, lab.buffer(&w).await?, lab.zeros(rows * cols).await?);
+    let ld = cols as u32;
+    rms_norm::rms_norm(&mut lab.rec, Mat::new(&bx, ld), bw.all(), Mat::new(&by, ld), ld, rows as u32, eps);
+    let got: Vec<f32> = lab.words(&by, rows * cols).await?;
+    let wanted: Vec<_> = x
+        .chunks(cols)
+        .flat_map(|row| {
+            let scale = rms(row, eps);
+            row.iter().zip(&w).map(move |(x, w)| f64::from(*x) * scale * f64::from(*w))
+        })
+        .map(|v| (v, allowed(v.abs())))
+        .collect();
+    lab.compare(&rms_norm::variant().label, got, &wanted);
+    Ok(())
+}
+
+/// 1 / sqrt(mean of squares + eps)
+pub fn rms(row: &[f32], eps: f32) -> f64 {
+    let mean = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / row.len() as f64;
+    1.0 / (mean + f64::from(eps)).sqrt()
+}
+
+/// z / (1 + e^-z)
+pub fn silu(z: f64) -> f64 {
+    z / (1.0 + (-z).exp())
+}
+
+async fn gated(lab: &mut Lab) -> Result<(), GpuError> {
+    let (rows, n) = (3, 520);
+    let g = lab.numbers(rows * 2 * n, 8.0);
+    let (bg, by) = (lab.buffer(&g).await?, lab.zeros(rows * n).await?);
+    swiglu::swiglu(&mut lab.rec, Mat::new(&bg, 2 * n as u32), Mat::new(&by, n as u32), n as u32, rows as u32);
+    let got: Vec<f32> = lab.words(&by, rows * n).await?;
+    let wanted: Vec<_> = g
+        .chunks(2 * n)
+        .flat_map(|row| (0..n).map(|i| silu(f64::from(row[i])) * f64::from(row[n + i])))
+        .map(|v| (v, allowed(v.abs())))
+        .collect();
+    lab.compare(&swiglu::variant().label, got, &wanted);
+    Ok(())
+}
+
+async fn gathered(lab: &mut Lab) -> Result<(), GpuError> {
+    let cols = 260;
+    let x = lab.numbers(5 * cols, 1.0);
+    let (bx, by) = (lab.buffer(&x).await?, lab.zeros(3 * cols).await?);
+    let rows = lab.buffer(&[9u32, 4, 0, 2]).await?;
+    gather::gather(&mut lab.rec, Mat::new(&bx, cols as u32), rows.all(), 1, Mat::new(&by, cols as u32), cols as u32, 3);
+    let got: Vec<f32> = lab.words(&by, 3 * cols).await?;
+    let wanted: Vec<_> = [4, 0, 2].iter().flat_map(|r| &x[r * cols..(r + 1) * cols]).map(|v| (f64::from(*v), 1e-30)).collect();
+    lab.compare(&gather::variant().label, got, &wanted);
+    Ok(())
+}
+
+async fn statistics(lab: &mut Lab) -> Result<(), GpuError> {
+    // Two equal maxima, the first of which must win; numbers before and after the range must not count.
+    let (at, n) = (64, 5003);
+    let mut logits = lab.numbers(at + n + 8, 20.0);
+    logits[0] = 99.0;
+    logits[at + n] = 99.0;
+    logits[at + 4100] = 30.0;
+    logits[at + 777] = 30.0;
+    let (bl, stats, tokens) = (lab.buffer(&logits).await?, lab.zeros(16).await?, lab.zeros(16).await?);
+    head::vocab_stats(&mut lab.rec, bl.all(), at as u32, n as u32, stats.all(), 3, tokens.all(), 5);
+    let got: Vec<u32> = lab.words(&stats, 6).await?;
+    let next: Vec<u32> = lab.words(&tokens, 6).await?;
+    let sum: f64 = logits[at..at + n].iter().map(|l| (f64::from(*l) - 30.0).exp()).sum();
+    let label = head::stats_variant().label;
+    lab.compare(&label, [f32::from_bits(got[3]), f32::from_bits(got[4])], &[(30.0, 1e-30), (sum, allowed(sum))]);
+    lab.compare(&label, [got[5] as f32, next[5] as f32], &[(777.0, 0.5), (777.0, 0.5)]);
+    Ok(())
+}
+
+async fn turned(lab: &mut Lab, pairs: Pairs, with_norm: bool) -> Result<(), GpuError> {
+    let heads = Heads { heads: 4, kv_heads: 2, head_dim: 64, rotated: 48, q_stride: 64 };
+    let (d, half, eps) = (64usize, 24usize, 1e-6f32);
+    let columns = heads.columns() as usize;
+    let rows = [Row { position: 9, slot: 9 }, Row { position: 3, slot: 2 }, Row { position: 0, slot: 0 }];
+    let x = lab.numbers(2 * columns, 2.0);
+    let (q_norm, k_norm) = (lab.numbers(d, 1.0), lab.numbers(d, 1.0));
+    let turns: Vec<[f32; 2]> = (0..10 * half).map(|i| (i as f64 * 0.37).sin_cos()).map(|(s, c)| [c as f32, s as f32]).collect();
+    let bx = lab.buffer(&x).await?;
+    let (brows, bturns) = (lab.buffer(&rows).await?, lab.buffer(&turns).await?);
+    let (bq, bk) = (lab.buffer(&q_norm).await?, lab.buffer(&k_norm).await?);
+    let (keys, values) = (lab.zeros(4 * 2 * d).await?, lab.zeros(4 * 2 * d).await?);
+    rope::rope(
+        &mut lab.rec,
+        Mat::new(&bx, columns as u32),
+        &heads,
+        pairs,
+        with_norm.then(|| (bq.all(), bk.all())),
+        eps,
+        Positions { rows: brows.all(), row_at: 1, turns: bturns.all() },
+        Cache { keys: keys.all(), values: values.all() },
+        2,
+    );
+    let label = rope::variant(pairs, with_norm).label;
+    let got_x: Vec<f32> = lab.words(&bx, 2 * columns).await?;
+    let got_k: Vec<f32> = lab.words(&keys, 4 * 2 * d).await?;
+    let got_v: Vec<f32> = lab.words(&values, 4 * 2 * d).await?;
+    for (r, row) in rows[1..].iter().enumerate() {
+        let x = &x[r * columns..(r + 1) * columns];
+        for h in 0..6 {
+            let source = &x[h * d..(h + 1) * d];
+            let weight = if h < 4 { &q_norm } else { &k_norm };
+            let scale = if with_norm { rms(source, eps) } else { 1.0 };
+            let v: Vec<f64> =
+                source.iter().zip(weight).map(|(x, w)| f64::from(*x) * scale * if with_norm { f64::from(*w) } else { 1.0 }).collect();
+            let wanted: Vec<_> = (0..d)
+                .map(|i| {
+                    let (pair, first, other) = match pairs {
+                        _ if i >= 2 * half => return (v[i], allowed(v[i].abs())),
+                        Pairs::Adjacent => (i / 2, i % 2 == 0, i ^ 1),
+                        Pairs::Halves => (i % half, i < half, if i < half { i + half } else { i - half }),
+                    };
+                    let [c, s] = turns[row.position as usize * half + pair].map(f64::from);
+                    let turned = if first { v[i] * c - v[other] * s } else { v[i] * c + v[other] * s };
+                    (turned, allowed(v[i].abs() + v[other].abs()))
+                })
+                .collect();
+            let slot = row.slot as usize * 2 * d;
+            let got = if h < 4 { &got_x[r * columns + h * d..] } else { &got_k[slot + (h - 4) * d..] };
+            lab.compare(&label, got[..d].iter().copied(), &wanted);
+        }
+        let slot = row.slot as usize * 2 * d;
+        let wanted: Vec<_> = x[6 * d..8 * d].iter().map(|v| (f64::from(*v), 1e-30)).collect();
+        lab.compare(&label, got_v[slot..slot + 2 * d].iter().copied(), &wanted);
+    }
+    Ok(())
+}
