@@ -54,6 +54,8 @@ pub enum Problem {
     NameLength { what: String, offset: u64, len: u64, most: u64 },
     #[error("{what} at offset {offset} is not valid UTF-8")]
     Text { what: String, offset: u64 },
+    #[error("{what} at offset {offset} is {len} bytes long, more than the limit of {most}; no real model is like that")]
+    TextLength { what: String, offset: u64, len: u64, most: u64 },
     #[error("{what}: all strings together are longer than 4 GiB")]
     TextTooLong { what: String },
     #[error("metadata key {key} has the unknown value type {id} (offset {offset})")]

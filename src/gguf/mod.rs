@@ -16,6 +16,8 @@ mod types;
 mod value;
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;
 
 pub use error::{GgufError, Problem};

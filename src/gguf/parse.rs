@@ -223,7 +223,7 @@ async fn read_name<S: ByteSource>(reader: &mut Reader<'_, S>, most: u64, what: i
     if len == 0 || len > most {
         return Err(Problem::NameLength { what: what(), offset, len, most }.into());
     }
-    reader.text(len, str::to_owned).await.within(|| format!("the name of {}", what()))
+    reader.text(len, |text, _| text.to_owned()).await.within(|| format!("the name of {}", what()))
 }
 
 async fn read_entries<S: ByteSource>(reader: &mut Reader<'_, S>, count: u64) -> Result<Metadata, Failure> {
@@ -305,7 +305,7 @@ async fn read_strings<S: ByteSource>(reader: &mut Reader<'_, S>, key: &str, coun
     for index in 0..count {
         let what = || format!("string {index} of {count} of metadata key {}", shown(key));
         let len = reader.u64().await.within(what)?;
-        if !reader.text(len, |text| strings.push(text)).await.within(what)? {
+        if !reader.text(len, |text, left| strings.push_of(text, left.saturating_add(len))).await.within(what)? {
             return Err(Problem::TextTooLong { what: format!("metadata key {}", shown(key)) }.into());
         }
     }

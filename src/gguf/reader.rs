@@ -8,6 +8,9 @@ use super::source::{ByteSource, SourceError};
 /// Bytes fetched at a time.
 const WINDOW: usize = 1 << 20;
 
+/// The longest name or string of an array: it fits the window. (A string of its own may be longer.)
+pub(super) const MOST_TEXT: u64 = WINDOW as u64;
+
 /// The first read is smaller: most wrong files show it in their first bytes, and small headers fit.
 const FIRST_WINDOW: usize = 64 << 10;
 
@@ -21,6 +24,7 @@ pub(super) enum Fault {
     Short { offset: u64, needed: u64, left: u64 },
     Limit { offset: u64, needed: u64 },
     Text { offset: u64 },
+    Long { offset: u64, len: u64 },
 }
 
 /// A fault in its context.
@@ -42,6 +46,7 @@ impl Fault {
             Self::Short { offset, needed, left } => Problem::Truncated { what: what(), offset, needed, left },
             Self::Limit { offset, needed } => Problem::HeaderTooLarge { what: what(), offset, needed, limit: HEADER_LIMIT },
             Self::Text { offset } => Problem::Text { what: what(), offset },
+            Self::Long { offset, len } => Problem::TextLength { what: what(), offset, len, most: MOST_TEXT },
         })
     }
 }
@@ -146,28 +151,28 @@ impl<'a, S: ByteSource> Reader<'a, S> {
         Ok(values)
     }
 
-    /// Reads `len` bytes of UTF-8 and hands them to `take` in one piece.
-    pub(super) async fn text<T>(&mut self, len: u64, take: impl FnOnce(&str) -> T) -> Result<T, Fault> {
+    /// Reads `len` bytes of UTF-8, at most [`MOST_TEXT`], and hands them to `take` in one piece, with the number of bytes
+    /// that are left after them.
+    pub(super) async fn text<T>(&mut self, len: u64, take: impl FnOnce(&str, u64) -> T) -> Result<T, Fault> {
         self.check(len)?;
-        let len = len as usize; // fits: the header limit was checked
         let offset = self.offset();
-        if len <= WINDOW {
-            self.fill(len).await?;
-            let bytes = &self.window[self.cursor..self.cursor + len];
-            let text = std::str::from_utf8(bytes).map_err(|_| Fault::Text { offset })?;
-            let taken = take(text);
-            self.cursor += len;
-            Ok(taken)
-        } else {
-            let bytes = self.array(len as u64, |[byte]| byte).await?;
-            let text = std::str::from_utf8(&bytes).map_err(|_| Fault::Text { offset })?;
-            Ok(take(text))
+        if len > MOST_TEXT {
+            return Err(Fault::Long { offset, len });
         }
+        let len = len as usize;
+        self.fill(len).await?;
+        let left = self.left() - len as u64;
+        let text = std::str::from_utf8(&self.window[self.cursor..self.cursor + len]).map_err(|_| Fault::Text { offset })?;
+        let taken = take(text, left);
+        self.cursor += len;
+        Ok(taken)
     }
 
-    /// A string with its length before it.
+    /// A string of any length, with its length before it.
     pub(super) async fn string(&mut self) -> Result<String, Fault> {
         let len = self.u64().await?;
-        self.text(len, str::to_owned).await
+        let offset = self.offset();
+        let bytes = self.array(len, |[byte]| byte).await?;
+        String::from_utf8(bytes).map_err(|_| Fault::Text { offset })
     }
 }

@@ -110,6 +110,43 @@ fn absurd_counts_and_lengths() {
 }
 
 #[test]
+fn limits_of_text_and_header() {
+    // A vocabulary entry of a megabyte is absurd, a string of its own (a template) may be larger.
+    let long = "x".repeat((1 << 20) + 1);
+    let said = problem(Writer::default().texts("k", ["a", &long]).build()).to_string();
+    assert!(said.starts_with("string 1 of 2 of metadata key \"k\" at offset"), "{said}");
+    read(Writer::default().texts("k", ["a", &long[1..]]).text("j", &long).build()).unwrap();
+
+    /// Declares a string of almost its own length, without having the bytes in memory.
+    struct Sparse(Vec<u8>);
+    impl ByteSource for Sparse {
+        fn len(&self) -> u64 {
+            1 << 40
+        }
+
+        fn describe(&self) -> String {
+            "sparse".into()
+        }
+
+        async fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+            buf.fill(0);
+            if offset == 0 {
+                let len = self.0.len().min(buf.len());
+                buf[..len].copy_from_slice(&self.0[..len]);
+            }
+            Ok(())
+        }
+    }
+    let string = [&8u32.to_le_bytes()[..], &(1u64 << 39).to_le_bytes()].concat();
+    let array = [&9u32.to_le_bytes()[..], &12u32.to_le_bytes(), &(1u64 << 36).to_le_bytes()].concat();
+    let strings = [&9u32.to_le_bytes()[..], &8u32.to_le_bytes(), &(1u64 << 36).to_le_bytes()].concat();
+    for value in [string, array, strings] {
+        let error = pollster::block_on(Gguf::read(&Sparse(raw_value(&value)))).unwrap_err();
+        assert!(matches!(error.problem(), Some(Problem::HeaderTooLarge { .. })), "{error}");
+    }
+}
+
+#[test]
 fn bad_metadata() {
     let nested = [&9u32.to_le_bytes()[..], &9u32.to_le_bytes(), &1u64.to_le_bytes(), &[0; 64]].concat();
     assert_eq!(problem(raw_value(&nested)), Problem::NestedArray { key: "\"k\"".into(), offset: 37 });

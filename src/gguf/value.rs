@@ -229,10 +229,16 @@ impl StringArray {
 
     /// Appends a string; `false`, and nothing appended, when all strings together would pass 4 GiB.
     pub fn push(&mut self, text: &str) -> bool {
+        self.push_of(text, u64::MAX)
+    }
+
+    /// Appends a string of an array that can only have `most` more bytes: no more is reserved, so that the memory stays
+    /// below the size of the file that the strings come from. Growth is by an eighth for the same reason.
+    pub(super) fn push_of(&mut self, text: &str, most: u64) -> bool {
         let Some(end) = self.text.len().checked_add(text.len()).and_then(|end| u32::try_from(end).ok()) else { return false };
         if self.text.capacity() - self.text.len() < text.len() {
-            // Grow by a quarter, not by doubling: memory stays below the file's size.
-            self.text.reserve_exact(text.len().max(self.text.len() / 4 + 1024));
+            let growth = usize::try_from(most).unwrap_or(usize::MAX).min(self.text.len() / 8 + 1024);
+            self.text.reserve_exact(growth.max(text.len()));
         }
         self.text.push_str(text);
         self.ends.push(end);
