@@ -10,6 +10,7 @@ use crate::gguf::{Gguf, Value};
 use super::args::InspectArgs;
 use super::fail::{Exit, Failure, print, print_json, safe};
 use super::load::ModelFile;
+use super::models;
 
 #[derive(Serialize)]
 struct TypeCount {
@@ -64,7 +65,7 @@ pub fn bytes(count: u64) -> String {
 }
 
 pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
-    let file = ModelFile::open(&args.file)?;
+    let file = ModelFile::open(&models::path(&args.file, &args.hub)?)?;
     let reference = file.reference();
     let gguf = &file.gguf;
     let meta = &gguf.metadata;
