@@ -24,8 +24,8 @@ Examples:
   SEMIF_MODELS=/data/models semif pull qwen3.5-4b --connections 8
   semif pull minicpm5-2b --mirror https://mirror.example
 
-Prints the path of the file. After Ctrl-C, a lost connection or a crash the same command goes on where it was. A file is used only
-if its size and SHA-256 are those of the ladder.")]
+Prints the path of the file. After Ctrl-C, a lost connection or a crash the same command goes on
+where it was. A file is used only if its size and SHA-256 are those of the ladder.")]
 pub struct PullArgs {
     /// Its id in `semif models`
     #[arg(value_name = "ID")]
