@@ -10,7 +10,6 @@ use crate::gguf::{Gguf, Value};
 use super::args::InspectArgs;
 use super::fail::{Exit, Failure, print, print_json, safe};
 use super::load::ModelFile;
-use super::models;
 
 #[derive(Serialize)]
 struct TypeCount {
@@ -65,7 +64,7 @@ pub fn bytes(count: u64) -> String {
 }
 
 pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
-    let file = ModelFile::open(&models::path(&args.file, &args.hub)?)?;
+    let file = ModelFile::open(&args.file)?;
     let reference = file.reference();
     let gguf = &file.gguf;
     let meta = &gguf.metadata;

@@ -9,9 +9,8 @@ use super::load::ModelFile;
 
 pub fn run(args: &TokenizeArgs) -> Result<Exit, Failure> {
     let text = text_argument(&args.text, "--text")?;
-    let path = args.choice.path()?;
-    let file = ModelFile::open(&path)?;
-    let tokenizer = Tokenizer::from_gguf(&file.gguf.metadata).map_err(|e| Failure::model_file(format!("{}: {e}", path.display())))?;
+    let file = ModelFile::open(&args.gguf)?;
+    let tokenizer = Tokenizer::from_gguf(&file.gguf.metadata).map_err(|e| Failure::model_file(format!("{}: {e}", args.gguf.display())))?;
     let parse = match (args.control, args.plain) {
         (true, _) => Parse::Control,
         (_, true) => Parse::Plain,

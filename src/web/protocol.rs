@@ -36,8 +36,9 @@ pub enum Command {
     Count { row: String },
     /// One decision by direct readout: [`Answer::Decided`].
     Decide { row: String },
-    /// The same decision written as JSON by greedy decoding: [`Event::Written`] for each token, then [`Answer::Generated`].
-    Generate { row: String },
+    /// The same decision written as JSON by greedy decoding, at most `limit` tokens: [`Event::Written`] for each token, then
+    /// [`Answer::Generated`].
+    Generate { row: String, limit: u32 },
     /// Last-position logits of token lists, for tests: [`Answer::Logits`].
     Logits { tokens: Vec<Vec<u32>>, labels: Vec<u32> },
     /// Stop a job as soon as its current step ends; the job itself answers.

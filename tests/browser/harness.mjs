@@ -28,9 +28,10 @@ export async function openBrowser({ flags = WEBGPU, ...options } = {}) {
   return context;
 }
 
-/** A page that collects what goes wrong on it. */
-export async function openPage(context, url) {
+/** A page that collects what goes wrong on it. `draft` is what was typed on an earlier visit. */
+export async function openPage(context, url, draft) {
   const page = await context.newPage();
+  if (draft) await page.addInitScript((draft) => { localStorage.getItem('semif.draft') ?? localStorage.setItem('semif.draft', draft); }, JSON.stringify(draft));
   page.faults = [];
   page.requests = [];
   page.on('console', (message) => { if (message.type() === 'error') page.faults.push(message.text()); });

@@ -17,6 +17,7 @@ export default function ({ browser, home, model, models }) {
   const tests = {};
   const withPage = async (use) => {
     const page = await openPage(browser, `${home}?test`);
+    await page.waitForFunction(() => window.semif, null, { timeout: 60_000 });
     try {
       return await use(page);
     } finally {

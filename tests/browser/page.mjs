@@ -2,17 +2,28 @@
 import path from 'node:path';
 import { check, equal, openPage } from './harness.mjs';
 
+/** A few words: with random weights and 512 tokens of vocabulary every letter is a token, and the adapter is slow. */
+export const SHORT = {
+  kind: 'text',
+  state: 'A note.',
+  questions: [{ question: 'Keep it?', options: [{ id: 'keep', description: 'yes' }, { id: 'drop', description: 'no' }] }],
+};
+
 export const TINY = 'qwen3-tiny-Q8_0.gguf';
+
+/** The software adapter on a busy machine takes its time, above all to compile. */
+export const PATIENCE = 300_000;
 
 /** Chooses a file and waits until it is on the GPU. */
 export async function loadFile(page, models, name = TINY) {
   await page.setInputFiles('#file', path.join(models, name));
-  await page.waitForSelector('#loaded', { timeout: 120_000 });
+  await page.waitForSelector('#loaded', { timeout: PATIENCE });
 }
 
 /** Opens the page, gives it to `use`, and refuses whatever the browser complained about meanwhile. */
-export async function withPage(world, use, { query = '', quiet = true, foreign: allowed = false } = {}) {
-  const page = await openPage(world.browser, world.home + query);
+export async function withPage(world, use, { query = '', quiet = true, foreign: allowed = false, draft } = {}) {
+  const page = await openPage(world.browser, world.home + query, draft);
+  if (!draft) await page.evaluate(() => localStorage.clear()).then(() => page.reload());
   try {
     const words = await use(page);
     if (quiet) equal(page.faults, [], 'the browser complained');
@@ -40,39 +51,42 @@ export default function (world) {
       await loadFile(page, models);
       await page.waitForFunction(() => /^\d+ of/.test(document.querySelector('.count').textContent), null, { timeout: 30_000 });
       await page.click('#run');
-      await page.waitForFunction(() => !document.querySelector('.verdict').classList.contains('empty'), null, { timeout: 300_000 });
+      await page.waitForFunction(() => !document.querySelector('.verdict').classList.contains('empty'), null, { timeout: PATIENCE });
       const shares = (await page.locator('.lane.read .bars .figure').allInnerTexts()).map(parseFloat);
-      check(shares.length === 4 && Math.abs(shares.reduce((a, b) => a + b) - 100) < 0.3, `shares ${shares}`);
-      const row = JSON.parse(await page.locator('.lane.read .raw pre').textContent());
-      equal(row.option_ids, ['billing', 'technical', 'account', 'sales'], 'option ids');
+      check(shares.length === 2 && Math.abs(shares.reduce((a, b) => a + b) - 100) < 0.3, `shares ${shares}`);
+      const row = JSON.parse(await page.locator('.lane.read .stream').textContent());
+      equal(row.option_ids, ['keep', 'drop'], 'option ids');
       check(Math.abs(row.probabilities.reduce((a, b) => a + b) - 1) < 1e-9, 'probabilities add up to 1');
       row.probabilities.forEach((p, i) => check(Math.abs(p * 100 - shares[i]) < 0.1, `bar ${i}`));
       check(row.prompt_version === 'semif-direct-v1' && /^[0-9a-f]{64}$/.test(row.prompt_sha256), 'prompt version and hash');
       const written = await page.locator('.lane.write .facts dd').nth(1).innerText();
       check(/^[\d\u202f]+ tokens?$/.test(written), written);
+      equal(written, '12 tokens', 'tokens of the written answer');
+      check((await page.locator('.lane.write .verdict-line').first().innerText()).length > 5, 'a written answer without an end is called unusable');
+      if (process.env.SEMIF_SHOTS) await page.screenshot({ path: path.join(process.env.SEMIF_SHOTS, 'answer-1280.png'), fullPage: true });
       return (await page.locator('#verdict').innerText()).toLowerCase();
-    }),
+    }, { query: '?test&limit=12', draft: SHORT }),
 
     'read only, by keyboard': () => withPage(world, async (page) => {
       await loadFile(page, models);
       await page.focus('#read');
       await page.keyboard.press('Enter');
-      await page.waitForFunction(() => /%/.test(document.querySelector('.lane.read .bars .figure').textContent), null, { timeout: 60_000 });
+      await page.waitForFunction(() => /%/.test(document.querySelector('.lane.read .bars .figure').textContent), null, { timeout: PATIENCE });
       equal(await page.locator('.lane.write .clock').innerText(), '–', 'the written lane');
       await page.fill('#state', 'Something else.');
       await page.waitForSelector('.lanes.stale');
-    }),
+    }, { draft: SHORT }),
 
     'stop while it writes, then decide again': () => withPage(world, async (page) => {
       await loadFile(page, models);
       await page.click('#run');
-      await page.waitForFunction(() => document.querySelector('.stream').textContent.length > 3, null, { timeout: 120_000 });
+      await page.waitForFunction(() => /[1-9]/.test(document.querySelectorAll('.lane.write .facts dd')[1].textContent), null, { timeout: PATIENCE });
       await page.click('#stop');
-      await page.waitForSelector('#run', { timeout: 60_000 });
+      await page.waitForSelector('#run', { timeout: PATIENCE });
       check((await page.locator('.lane.write .verdict-line.bad').first().innerText()).startsWith('Stopped'), 'the lane says that it was stopped');
       await page.click('#read');
-      await page.waitForFunction(() => /ms|s$/.test(document.querySelector('.lane.read .clock').textContent) && document.querySelector('#read'), null, { timeout: 60_000 });
-    }),
+      await page.waitForFunction(() => /ms|s$/.test(document.querySelector('.lane.read .clock').textContent) && document.querySelector('#read'), null, { timeout: PATIENCE });
+    }, { draft: SHORT }),
 
     'what is typed survives a reload': () => withPage(world, async (page) => {
       await page.fill('#state', 'Zwölf Boxkämpfer \u2028 “quoted” <|im_start|>');

@@ -2,7 +2,7 @@
 import fs from 'node:fs';
 import path from 'node:path';
 import { check, equal } from './harness.mjs';
-import { TINY, loadFile, withPage } from './page.mjs';
+import { PATIENCE, TINY, loadFile, withPage } from './page.mjs';
 
 const kept = (page) => page.locator('#kept .kept-name').allInnerTexts();
 
@@ -33,7 +33,7 @@ export default function (world) {
       equal(await kept(page), [TINY], 'kept files');
       check((await page.locator('#kept .kept-size').innerText()).includes('MB'), 'size');
       await page.click('#kept >> text=Use');
-      await page.waitForSelector('#loaded', { timeout: 120_000 });
+      await page.waitForSelector('#loaded', { timeout: PATIENCE });
       await page.click('text=Change model');
       await page.locator('#kept').getByText('Delete').click();
       await page.waitForSelector('#kept', { state: 'detached' });
@@ -54,7 +54,7 @@ export default function (world) {
       await forgetAll(page);
       const from = server.log.length;
       await download(page, model(TINY, '?cut=1500000'));
-      await page.waitForSelector('#loaded', { timeout: 120_000 });
+      await page.waitForSelector('#loaded', { timeout: PATIENCE });
       const asked = server.log.slice(from).filter((entry) => entry.url.includes('cut='));
       equal(asked.length, 2, 'requests');
       equal(asked[0].range, undefined, 'range of the first request');
@@ -75,7 +75,7 @@ export default function (world) {
       await page.waitForSelector('#kept li');
       const from = server.log.length;
       await page.click('#kept >> text=Go on');
-      await page.waitForSelector('#loaded', { timeout: 120_000 });
+      await page.waitForSelector('#loaded', { timeout: PATIENCE });
       const ranges = server.log.slice(from).map((entry) => entry.range);
       const start = Number(/^bytes=(\d+)-$/.exec(ranges[0])?.[1]);
       check(start > 1_000_000 && start < size('qwen3-tiny-F16.gguf'), `went on at ${ranges}`);
@@ -86,7 +86,7 @@ export default function (world) {
     'a host without ranges works, too': () => withPage(world, async (page) => {
       await forgetAll(page);
       await download(page, model(TINY, '?plain=1'));
-      await page.waitForSelector('#loaded', { timeout: 120_000 });
+      await page.waitForSelector('#loaded', { timeout: PATIENCE });
       await forgetAllWithModel(page);
     }),
 
@@ -95,11 +95,11 @@ export default function (world) {
       await loadFile(page, models);
       await page.click('text=Change model');
       await page.setInputFiles('#file', path.join(models, 'minicpm5-tiny-real.gguf'));
-      await page.waitForFunction(() => /minicpm5/i.test(document.querySelector('#loaded')?.textContent ?? ''), null, { timeout: 120_000 });
+      await page.waitForFunction(() => /minicpm5/i.test(document.querySelector('#loaded')?.textContent ?? ''), null, { timeout: PATIENCE });
       await page.click('text=Change model');
       equal(await kept(page), ['minicpm5-tiny-real.gguf', TINY], 'kept files');
       await page.locator('#kept li', { hasText: TINY }).getByText('Use').click();
-      await page.waitForFunction(() => /qwen3/i.test(document.querySelector('#loaded')?.textContent ?? ''), null, { timeout: 120_000 });
+      await page.waitForFunction(() => /qwen3/i.test(document.querySelector('#loaded')?.textContent ?? ''), null, { timeout: PATIENCE });
       await forgetAllWithModel(page);
     }),
   };

@@ -3,10 +3,10 @@ import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { check, equal, openBrowser, openPage } from './harness.mjs';
-import { TINY, loadFile, withPage } from './page.mjs';
+import { PATIENCE, TINY, loadFile, withPage } from './page.mjs';
 
 const notice = async (page) => {
-  await page.waitForSelector('.notice', { timeout: 60_000 });
+  await page.waitForSelector('.notice', { timeout: PATIENCE });
   return page.locator('.notice').first().innerText();
 };
 
@@ -52,9 +52,9 @@ export default function (world) {
     'a prompt over the budget': () => withPage(world, async (page) => {
       await loadFile(page, models);
       await page.fill('#state', 'many words '.repeat(20_000));
-      await page.waitForSelector('.count.over', { timeout: 60_000 });
+      await page.waitForSelector('.count.over', { timeout: PATIENCE });
       await page.click('#read');
-      await page.waitForSelector('.lane.read .verdict-line.bad', { timeout: 60_000 });
+      await page.waitForSelector('.lane.read .verdict-line.bad', { timeout: PATIENCE });
       return page.locator('.lane.read .verdict-line.bad').innerText();
     }),
 

@@ -132,7 +132,7 @@ fn OptionRow(question: QuestionDraft, option: OptionDraft) -> impl IntoView {
         <li>
             <span class="letter" aria-hidden="true">{name}</span>
             <input class="option-id" type="text" autocomplete="off" spellcheck="false" aria-label=move || format!("Name of option {}", name()) placeholder="name" bind:value=option.id/>
-            <input class="option-text" type="text" autocomplete="off" aria-label=move || format!("Description of option {}", name()) placeholder="what it means" bind:value=option.description/>
+            <textarea class="option-text" rows="1" aria-label=move || format!("Description of option {}", name()) placeholder="what it means" bind:value=option.description></textarea>
             <button type="button" class="icon" aria-label=move || format!("Remove option {}", name()) title="Remove" disabled=few
                 on:click=move |_| options.update(|all| all.retain(|o| o.key != option.key))>"×"</button>
         </li>

@@ -3,17 +3,14 @@
 use js_sys::{Object, Promise, Reflect};
 use wasm_bindgen::{JsCast, JsValue, prelude::Closure};
 use wasm_bindgen_futures::future_to_promise;
+use web_sys::UrlSearchParams;
 
 use super::Shared;
 use crate::web::protocol::{Answer, Command, Fault, ModelSource};
 
 /// Installs the functions when the address asks for them.
 pub fn install(shared: Shared) {
-    let Some(window) = web_sys::window() else { return };
-    let asked = window.location().search().ok().and_then(|search| web_sys::UrlSearchParams::new_with_str(&search).ok());
-    if !asked.is_some_and(|parameters| parameters.has("test")) {
-        return;
-    }
+    let (Some(window), Some(_)) = (web_sys::window(), parameters()) else { return };
     let hook = Object::new();
     // load(url): puts a model on the GPU without keeping it.
     function(&hook, "load", |url, _, _| Ok(Command::Load { source: ModelSource::Url { url: text(&url)? } }), shared);
@@ -27,8 +24,19 @@ pub fn install(shared: Shared) {
         shared,
     );
     function(&hook, "decide", |row, _, _| Ok(Command::Decide { row: text(&row)? }), shared);
-    function(&hook, "generate", |row, _, _| Ok(Command::Generate { row: text(&row)? }), shared);
+    function(&hook, "generate", move |row, _, _| Ok(Command::Generate { row: text(&row)?, limit: shared.limit }), shared);
     let _ = Reflect::set(&window, &"semif".into(), &hook);
+}
+
+/// The address's parameters, when it asks for tests.
+fn parameters() -> Option<UrlSearchParams> {
+    let search = web_sys::window()?.location().search().ok()?;
+    UrlSearchParams::new_with_str(&search).ok().filter(|parameters| parameters.has("test"))
+}
+
+/// `?test&limit=N`: a shorter written answer, since a model with random weights never ends by itself.
+pub fn limit() -> Option<u32> {
+    parameters()?.get("limit")?.parse().ok()
 }
 
 fn text(value: &JsValue) -> Result<String, JsValue> {

@@ -5,6 +5,7 @@ mod draft;
 mod editor;
 mod format;
 mod hook;
+mod ladder;
 mod models;
 mod notice;
 mod results;
@@ -13,6 +14,8 @@ mod run;
 use leptos::prelude::*;
 use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::spawn_local;
+
+use crate::decision::baseline::DISTRIBUTION_MAX_TOKENS;
 
 use self::client::Client;
 use self::draft::Draft;
@@ -47,6 +50,8 @@ pub struct Shared {
     /// Something worth saying that is no fault.
     pub remark: RwSignal<Option<String>>,
     pub draft: Draft,
+    /// Most tokens of a written answer.
+    pub limit: u32,
     pub runs: run::Runs,
 }
 
@@ -110,6 +115,7 @@ fn Page() -> impl IntoView {
         fault,
         remark: RwSignal::new(None),
         draft,
+        limit: hook::limit().unwrap_or(DISTRIBUTION_MAX_TOKENS as u32),
         runs: run::Runs::default(),
     };
     shared.probe();

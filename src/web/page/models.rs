@@ -399,6 +399,7 @@ fn Chooser(shared: Shared) -> impl IntoView {
     view! {
         <div class="chooser">
             <KeptList shared=shared/>
+            <super::ladder::LadderList device=shared.device kept=shared.kept choose=move |url| choose(shared, Chosen::Url(url))/>
             <div class="ways">
                 <div class="drop" class:over=move || over.get()
                     on:dragover=move |event: DragEvent| { event.prevent_default(); over.set(true) }

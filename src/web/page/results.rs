@@ -43,7 +43,7 @@ fn Verdict(shared: Shared) -> impl IntoView {
     let headline = move || match sums.get() {
         Some((read, written, _)) if written >= read => format!("Reading was {} times faster than writing", format::times(written / read)),
         Some((read, written, _)) => format!("Writing was {} times faster than reading", format::times(read / written)),
-        None => "One pass reads what would take a hundred to write".to_string(),
+        None => "Two ways to ask the same model".to_string(),
     };
     let below = move || match sums.get() {
         Some((_, _, tokens)) => {
@@ -52,10 +52,10 @@ fn Verdict(shared: Shared) -> impl IntoView {
                 format::plural(tokens, "token")
             )
         }
-        None => "Run a decision to see both times on this device.".to_string(),
+        None => "Run the decision to see what each of them costs on this device.".to_string(),
     };
-    let bar = move |share: f64| format!("scaleX({:.4})", share.clamp(0.002, 1.0));
-    let read_share = move || sums.get().map_or(0.012, |(read, written, _)| read / read.max(written));
+    let bar = move |share: f64| format!("scaleX({:.4})", if share > 0.0 { share.clamp(0.003, 1.0) } else { 0.0 });
+    let read_share = move || sums.get().map_or(0.0, |(read, written, _)| read / read.max(written));
     let write_share = move || sums.get().map_or(0.0, |(read, written, _)| written / read.max(written));
     view! {
         <div class="verdict" class:empty=move || sums.get().is_none()>
@@ -96,6 +96,7 @@ fn DirectLane(names: Signal<Vec<String>>, lane: Signal<Lane<Decision>>) -> impl 
     let shares = Signal::derive(move || lane.with(|lane| lane.done().map(|decision| decision.probabilities.clone())));
     let fact = move |f: fn(&Decision) -> String| move || lane.with(|lane| lane.done().map_or("–".to_string(), f));
     let row = move || lane.with(|lane| lane.done().map(|decision| decision.row.clone()));
+    let empty = move || lane.with(|lane| lane.done().is_none());
     view! {
         <article class="lane read">
             <header>
@@ -105,6 +106,11 @@ fn DirectLane(names: Signal<Vec<String>>, lane: Signal<Lane<Decision>>) -> impl 
             </header>
             <Bars names=names shares=shares/>
             <LaneFault message=Signal::derive(move || failure(&lane.get()))/>
+            <pre class="json stream" tabindex="0" aria-label="Result row as JSON">
+                {row}
+                <Show when=empty><span class="soft">"The result row for programs appears here: probabilities, logits, token ids, the prompt's hash, the model and how it ran."</span></Show>
+            </pre>
+            <p class="verdict-line read-line">{move || lane.with(|lane| if lane.done().is_some() { "Always valid: nothing was parsed." } else { "" })}</p>
             <dl class="facts">
                 <div><dt>"Prompt"</dt><dd>{fact(|d| format::plural(d.input_tokens, "token"))}</dd></div>
                 <div><dt>"Written"</dt><dd>{fact(|_| "0 tokens".into())}</dd></div>
@@ -112,10 +118,6 @@ fn DirectLane(names: Signal<Vec<String>>, lane: Signal<Lane<Decision>>) -> impl 
                 <div><dt>"Margin"</dt><dd>{fact(|d| format::share(d.margin))}</dd></div>
                 <div><dt>"Entropy"</dt><dd>{fact(|d| format!("{:.2} bits", d.entropy))}</dd></div>
             </dl>
-            <details class="raw">
-                <summary>"Result row"</summary>
-                <pre class="json" tabindex="0">{move || row().unwrap_or_else(|| "Appears after a run: the same row that the command line writes.".into())}</pre>
-            </details>
         </article>
     }
 }

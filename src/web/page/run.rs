@@ -118,10 +118,16 @@ pub fn start(shared: Shared, ways: Ways) {
                         stream.set(Stream { text, tokens, seconds });
                     }
                 };
-                lane(shared, outcome.written, Command::Generate { row: outcome.row.get_value() }, on_event, |answer| match answer {
-                    Answer::Generated(generation) => Some(generation),
-                    _ => None,
-                })
+                lane(
+                    shared,
+                    outcome.written,
+                    Command::Generate { row: outcome.row.get_value(), limit: shared.limit },
+                    on_event,
+                    |answer| match answer {
+                        Answer::Generated(generation) => Some(generation),
+                        _ => None,
+                    },
+                )
                 .await;
                 outcome.written.with_untracked(|lane| say_written(runs, lane));
             }

@@ -2,7 +2,7 @@
 
 use super::job::{Job, cancelled, now};
 use super::session::{Loaded, fault, sentence};
-use crate::decision::baseline::{DISTRIBUTION_MAX_TOKENS, distribution_prompt, parse_distribution};
+use crate::decision::baseline::{distribution_prompt, parse_distribution};
 use crate::decision::result::READOUT_DIRECT;
 use crate::decision::{PROBABILITY_STATUS, ResultRow, Row, ServingConfig, Wording, read_rows, readout, sha256_hex};
 use crate::engine::Ask;
@@ -100,7 +100,7 @@ pub async fn decide(loaded: &mut Loaded, row: &str) -> Result<Decision, Fault> {
 }
 
 /// Lets the model write the same distribution as JSON, telling the page every token.
-pub async fn generate(loaded: &mut Loaded, row: &str, job: &Job) -> Result<Generation, Fault> {
+pub async fn generate(loaded: &mut Loaded, row: &str, limit: usize, job: &Job) -> Result<Generation, Fault> {
     let start = now();
     let row = read_row(row)?;
     let baseline = distribution_prompt(&row, &Wording::default());
@@ -109,7 +109,7 @@ pub async fn generate(loaded: &mut Loaded, row: &str, job: &Job) -> Result<Gener
     let prompt = text.chat_prompt(&baseline.system, &baseline.user).map_err(|error| text_fault(&error))?;
     let ends = text.eos_ids().to_vec();
     let input_tokens = prompt.tokens.len();
-    let room = DISTRIBUTION_MAX_TOKENS.min(max_tokens.saturating_sub(input_tokens));
+    let room = limit.min(max_tokens.saturating_sub(input_tokens));
     if room == 0 {
         return Err(input(format!("the prompt has {input_tokens} tokens, which leaves no room for an answer within {max_tokens}")));
     }

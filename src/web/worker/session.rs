@@ -1,6 +1,8 @@
 //! The engine as the worker uses it: one GPU, at most one model, one request at a time.
 
-use js_sys::Reflect;
+use js_sys::{Function, Object, Promise, Reflect};
+use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen_futures::JsFuture;
 
 use super::ask;
 use super::job::{Job, cancelled, now, scope, sleep};
@@ -47,7 +49,10 @@ impl Session {
 
     async fn answer(&mut self, job: &Job, command: Command) -> Result<Answer, Fault> {
         match command {
-            Command::Probe => Ok(Answer::Device(describe(&self.gpu().await?))),
+            Command::Probe => {
+                let gpu = self.gpu().await?;
+                Ok(Answer::Device(describe(&gpu, &adapter_words().await)))
+            }
             Command::Load { source } => Ok(Answer::Loaded(self.load(job, &source).await?)),
             Command::Count { row } => {
                 let loaded = self.loaded()?;
@@ -55,7 +60,7 @@ impl Session {
                 Ok(Answer::Counted(Count { tokens: prompt.tokens() as u32, max_tokens: loaded.engine.max_tokens() }))
             }
             Command::Decide { row } => Ok(Answer::Decided(ask::decide(self.loaded()?, &row).await?)),
-            Command::Generate { row } => Ok(Answer::Generated(ask::generate(self.loaded()?, &row, job).await?)),
+            Command::Generate { row, limit } => Ok(Answer::Generated(ask::generate(self.loaded()?, &row, limit as usize, job).await?)),
             Command::Logits { tokens, labels } => {
                 let engine = &mut self.loaded()?.engine;
                 let ask = Ask { labels, ..Ask::default() };
@@ -155,12 +160,35 @@ impl Session {
     }
 }
 
-fn describe(gpu: &Gpu) -> Device {
+/// What the browser tells of its adapter, in the order name, maker, family; browsers leave out what would identify a
+/// visitor, and wgpu passes on only the first.
+async fn adapter_words() -> Vec<String> {
+    let text = |object: &JsValue, key: &str| Reflect::get(object, &key.into()).ok().and_then(|v| v.as_string()).filter(|v| !v.is_empty());
+    let info = async {
+        let gpu = Reflect::get(&scope().navigator(), &"gpu".into()).ok()?;
+        let request: Function = Reflect::get(&gpu, &"requestAdapter".into()).ok()?.dyn_into().ok()?;
+        let options = Object::new();
+        Reflect::set(&options, &"powerPreference".into(), &"high-performance".into()).ok()?;
+        let promise: Promise = request.call1(&gpu, &options).ok()?.dyn_into().ok()?;
+        let adapter = JsFuture::from(promise).await.ok()?;
+        Reflect::get(&adapter, &"info".into()).ok()
+    };
+    let Some(info) = info.await else { return Vec::new() };
+    ["description", "vendor", "architecture"].iter().filter_map(|key| text(&info, key)).collect()
+}
+
+fn describe(gpu: &Gpu, words: &[String]) -> Device {
     let info = gpu.info();
+    // SwiftShader, WARP ("Microsoft Basic Render Driver") and llvmpipe are the browsers' software adapters.
+    let words_say_software = words.iter().any(|word| {
+        let word = word.to_lowercase();
+        ["swiftshader", "llvmpipe", "basic render"].iter().any(|name| word.contains(name))
+    });
+    let mut words = words.iter();
     Device {
-        name: info.adapter.name.clone(),
-        detail: info.adapter.driver.clone(),
-        software: info.software,
+        name: words.next().cloned().unwrap_or_else(|| info.adapter.name.clone()),
+        detail: words.cloned().collect::<Vec<_>>().join(", "),
+        software: info.software || words_say_software,
         max_buffer: info.max_buffer as f64,
         max_binding: info.max_binding as f64,
         max_invocations: info.adapter.invocations,
