@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::engine::ModelInfo;
 use crate::gguf::{Gguf, Value};
+use crate::model::{Class, Config, Limits, ModelError, ModelPlan};
 
 use super::args::InspectArgs;
 use super::fail::{Exit, Failure, print, print_json, safe};
@@ -63,6 +65,27 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
+/// Rows of scratch that the estimate counts with: a hardware adapter's.
+const CHUNK: u32 = 512;
+
+/// What the model takes on a GPU, or why it cannot run. Counted with the limits that every adapter has.
+fn plan(gguf: &Gguf, max_tokens: u32) -> Result<ModelInfo, ModelError> {
+    let config = Config::read(gguf)?;
+    let limits = Limits { binding: 128 << 20, buffer: 256 << 20 };
+    let plan = ModelPlan::new(gguf, &config, limits)?;
+    Ok(ModelInfo::new(gguf, &config, &plan, max_tokens, CHUNK))
+}
+
+fn class(class: Class) -> &'static str {
+    match class {
+        Class::Embedding => "embedding",
+        Class::Output => "output",
+        Class::Mixer => "attention",
+        Class::FeedForward => "feed-forward",
+        Class::Vectors => "vectors",
+    }
+}
+
 pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
     let file = ModelFile::open(&args.file)?;
     let reference = file.reference();
@@ -78,6 +101,7 @@ pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
         .filter_map(|key| number(key).map(|value| (key, value)))
         .collect();
     let types = types(gguf);
+    let planned = plan(gguf, args.max_tokens);
 
     if args.json {
         let tensors: Vec<_> = gguf
@@ -97,6 +121,11 @@ pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
             "tokenizer_problem": tokenizer.as_ref().err().map(|e| e.message.clone()),
             "chat_template_problem": tokenizer.as_ref().ok().and_then(|t| t.template().err()).map(|e| e.to_string()),
             "tensor_types": types,
+            "runs": planned.is_ok(),
+            "problem": planned.as_ref().err().map(ModelError::to_string),
+            "max_tokens": args.max_tokens,
+            "gpu_bytes": planned.as_ref().ok().map(|info| info.memory.total()),
+            "gpu_memory": planned.as_ref().ok().map(|info| &info.memory),
             "metadata": metadata,
             "tensors": tensors,
         }))?;
@@ -126,6 +155,20 @@ pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
     line("tensors", format!("{}, {}", gguf.tensors.len(), bytes(tensor_bytes)));
     for (name, count) in &types {
         line("", format!("{name:<5} {:>4} tensors, {}", count.tensors, bytes(count.bytes)));
+    }
+    match &planned {
+        Ok(info) => {
+            let memory = &info.memory;
+            line("GPU memory", format!("{} for prompts of up to {} tokens", bytes(memory.total()), args.max_tokens));
+            let weights = memory.weights.iter().map(|(name, size)| (class(*name), *size));
+            for (name, size) in weights.chain([("keys and values", memory.cache), ("scratch", memory.scratch)]) {
+                line("", format!("{name:<16}{:>10}", bytes(size)));
+            }
+            if info.skipped_layers > 0 {
+                line("left out", format!("{} trailing blocks for multi-token prediction", info.skipped_layers));
+            }
+        }
+        Err(problem) => line("does not run", safe(&problem.to_string())),
     }
     print(&out)?;
     Ok(Exit::Done)

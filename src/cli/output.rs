@@ -31,6 +31,12 @@ impl Store for File {
     }
 }
 
+/// Looks at a whole line of an existing output (0-based number, text without the line end).
+pub type LineCheck<'a> = dyn FnMut(usize, &str) -> Result<(), Failure> + 'a;
+
+/// Looks at what stands after the last line end of an existing output.
+pub type TornCheck<'a> = dyn FnMut(usize, &[u8]) -> Result<(), Failure> + 'a;
+
 /// An open output of whole lines.
 #[derive(Debug)]
 pub struct Output<S: Store = File> {
@@ -57,17 +63,12 @@ impl Output<File> {
         Ok(Output { store: file, path: path.to_owned(), len: 0, torn: false, created: true })
     }
 
-    /// Opens an existing file and hands each of its whole lines to `check` (0-based number, text without the line end),
-    /// then the torn rest after the last line end, if there is one, to `check_torn`. Nothing is changed before the
-    /// first line is written.
+    /// Opens an existing file and hands each of its whole lines to `check`, then the torn rest, if there is one, to
+    /// `check_torn`. Nothing is changed before the first line is written.
     ///
     /// # Errors
     /// What the checks say, or a file that cannot be read or that another process is writing.
-    pub fn resume(
-        path: &Path,
-        check: &mut dyn FnMut(usize, &str) -> Result<(), Failure>,
-        check_torn: &mut dyn FnMut(usize, &[u8]) -> Result<(), Failure>,
-    ) -> Result<Output, Failure> {
+    pub fn resume(path: &Path, check: &mut LineCheck<'_>, check_torn: &mut TornCheck<'_>) -> Result<Output, Failure> {
         let unreadable = |e: io::Error| Failure::input(format!("the output {} cannot be opened: {e}", path.display()));
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(unreadable)?;
         lock(&file, path)?;
