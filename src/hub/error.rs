@@ -127,7 +127,7 @@ pub enum HubError {
     },
     /// Given up after several tries.
     #[error(
-        "gave up on {url} after {attempts} tries without progress, the last: {why}. What was fetched is kept: the same command goes on from there"
+        "gave up on {url} after {attempts} tries without progress, the last: {why}. Is there a network? --mirror names another host. What was fetched is kept: the same command goes on from there"
     )]
     GaveUp {
         /// The address.

@@ -169,6 +169,8 @@ impl Remote {
             ureq::Error::Tls(_) | ureq::Error::Rustls(_) => {
                 fatal(format!("no secure connection ({error}); is this computer's clock right, does a proxy replace certificates?"))
             }
+            // Without the library's own prefix.
+            ureq::Error::Io(error) => Trouble::passing(error.to_string()),
             other => Trouble::passing(other.to_string()),
         }
     }
