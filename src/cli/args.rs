@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::models::{HubArgs, ModelChoice, ModelsArgs};
+use super::pull::PullArgs;
+
 const EXIT_CODES: &str = "\
 Exit codes:
     0  done
@@ -34,6 +37,8 @@ pub enum Command {
     Generate(GenerateArgs),
     Tokenize(TokenizeArgs),
     Inspect(InspectArgs),
+    Models(ModelsArgs),
+    Pull(PullArgs),
     Doctor(DoctorArgs),
 }
 
@@ -65,9 +70,8 @@ impl PrecisionArg {
 /// The model and how it is run: the same for every command that runs one.
 #[derive(Clone, Debug, Args)]
 pub struct ModelArgs {
-    /// Model file, a GGUF as published
-    #[arg(long, value_name = "FILE")]
-    pub gguf: PathBuf,
+    #[command(flatten)]
+    pub choice: ModelChoice,
 
     /// Precision tier; a tier that this program or this adapter lacks is refused, never replaced in silence
     #[arg(long, value_name = "TIER", default_value = "exact")]
@@ -147,7 +151,7 @@ Input, one JSON object a line:
 Examples:
   semif score --gguf qwen.gguf --input rows.jsonl --output decided.jsonl
   semif score --gguf qwen.gguf --input rows.jsonl --output decided.jsonl --resume     go on after Ctrl-C or a crash
-  cat rows.jsonl | semif score --gguf qwen.gguf --input - --output decided.jsonl
+  cat rows.jsonl | semif score --model qwen3-0.6b --input - --output decided.jsonl
 
 All rows are checked, and all prompts measured, before the model goes to the GPU; every fault is listed with its line and
 id. The output is created, never overwritten, and each row is in it as soon as it is decided. Ctrl-C finishes the current
@@ -301,9 +305,8 @@ Examples:
 Works with any file that has a tokenizer, whatever its architecture; no GPU is needed. By default user-defined tokens
 are recognised and control tokens are text; --control recognises both, --plain neither (as in decisions).")]
 pub struct TokenizeArgs {
-    /// Model file, a GGUF as published
-    #[arg(long, value_name = "FILE")]
-    pub gguf: PathBuf,
+    #[command(flatten)]
+    pub choice: ModelChoice,
 
     /// The text, or @FILE; may start with a hyphen
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
@@ -327,9 +330,12 @@ Examples:
 
 Reads the header only; no GPU is needed.")]
 pub struct InspectArgs {
-    /// Model file
+    /// Model file, or the id of a model in `semif models`
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     /// Prompt budget that the memory estimate counts with
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
@@ -385,6 +391,11 @@ mod tests {
     fn alternatives_exclude_each_other() {
         for bad in [
             "semif logits --gguf x",
+            "semif logits --tokens 1",
+            "semif logits --gguf x --model y --tokens 1",
+            "semif logits --model x --offline --mirror https://y --tokens 1",
+            "semif pull",
+            "semif pull x --connections 0",
             "semif logits --gguf x --tokens 1 --tokens-file y",
             "semif generate --gguf x --tokens 1 --text y",
             "semif generate --gguf x --tokens 1 --control",

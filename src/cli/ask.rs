@@ -29,7 +29,7 @@ impl Case {
         runner::precision(model)?;
         let row = input::case(case)?;
         let wording = input::wording(case.prompt.as_deref())?;
-        let file = ModelFile::open(&model.gguf)?;
+        let file = ModelFile::open(&model.choice.path()?)?;
         let prompted = {
             let text = file.text()?;
             let preparer = Preparer::new(&text, &wording, model.max_tokens, row.options().len())?;

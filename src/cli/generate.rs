@@ -33,7 +33,7 @@ struct Reply {
 pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
     runner::precision(&args.model)?;
     let text = args.prompt.text.as_deref().map(|text| text_argument(text, "--text")).transpose()?;
-    let file = ModelFile::open(&args.model.gguf)?;
+    let file = ModelFile::open(&args.model.choice.path()?)?;
     let tokens = match text {
         None => args.prompt.tokens.clone(),
         Some(text) => {

@@ -12,6 +12,7 @@ use crate::model::{Class, Config, Limits, ModelError, ModelPlan};
 use super::args::InspectArgs;
 use super::fail::{Exit, Failure, print, print_json, safe};
 use super::load::ModelFile;
+use super::models;
 
 #[derive(Serialize)]
 struct TypeCount {
@@ -87,7 +88,7 @@ fn class(class: Class) -> &'static str {
 }
 
 pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
-    let file = ModelFile::open(&args.file)?;
+    let file = ModelFile::open(&models::path(&args.file, &args.hub)?)?;
     let reference = file.reference();
     let gguf = &file.gguf;
     let meta = &gguf.metadata;

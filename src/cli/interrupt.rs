@@ -22,6 +22,14 @@ pub fn graceful() {
     GRACEFUL.store(true, Ordering::Relaxed);
 }
 
+/// Runs something that keeps its work when it is stopped: meanwhile the first Ctrl-C only sets [`STOP`].
+pub fn graceful_while<T>(work: impl FnOnce() -> T) -> T {
+    let before = GRACEFUL.swap(true, Ordering::Relaxed);
+    let result = work();
+    GRACEFUL.store(before, Ordering::Relaxed);
+    result
+}
+
 /// True once a graceful stop was asked for.
 pub fn asked() -> bool {
     STOP.load(Ordering::Relaxed)

@@ -33,7 +33,7 @@ pub fn run(args: &LogitsArgs) -> Result<Exit, Failure> {
     if !over.is_empty() {
         return Err(Failure::input(over.join("\n")));
     }
-    let file = ModelFile::open(&args.model.gguf)?;
+    let file = ModelFile::open(&args.model.choice.path()?)?;
     let mut runner = Runner::load(&file, &args.model)?;
     check_ids(&sequences, &args.labels, runner.engine.info().vocab)?;
     let ask = Ask { labels: args.labels.clone(), top: args.top, full: args.full, stats: true };

@@ -12,8 +12,10 @@ mod inspect;
 mod interrupt;
 mod load;
 mod logits;
+mod models;
 mod output;
 mod prepare;
+mod pull;
 mod runner;
 mod score;
 mod tokenize;
@@ -54,6 +56,8 @@ fn dispatch(command: &Command) -> Result<Exit, Failure> {
         Command::Generate(args) => generate::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Models(args) => models::run(args),
+        Command::Pull(args) => pull::run(args),
         Command::Doctor(args) => doctor::run(args),
     }
 }

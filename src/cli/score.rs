@@ -22,7 +22,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit, Failure> {
     check_paths(args)?;
     let wording = input::wording(args.prompt.as_deref())?;
     let rows = rows(args)?;
-    let file = ModelFile::open(&args.model.gguf)?;
+    let file = ModelFile::open(&args.model.choice.path()?)?;
     interrupt::graceful();
     let planned = plan(args, &file, &rows, &wording)?;
     let model = runner::model_ref(&file)?;

@@ -9,8 +9,9 @@ use super::load::ModelFile;
 
 pub fn run(args: &TokenizeArgs) -> Result<Exit, Failure> {
     let text = text_argument(&args.text, "--text")?;
-    let file = ModelFile::open(&args.gguf)?;
-    let tokenizer = Tokenizer::from_gguf(&file.gguf.metadata).map_err(|e| Failure::model_file(format!("{}: {e}", args.gguf.display())))?;
+    let path = args.choice.path()?;
+    let file = ModelFile::open(&path)?;
+    let tokenizer = Tokenizer::from_gguf(&file.gguf.metadata).map_err(|e| Failure::model_file(format!("{}: {e}", path.display())))?;
     let parse = match (args.control, args.plain) {
         (true, _) => Parse::Control,
         (_, true) => Parse::Plain,

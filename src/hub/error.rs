@@ -19,7 +19,7 @@ pub enum HubError {
         known: String,
     },
     /// The network was forbidden and the file is not here.
-    #[error("{id} is not on this machine and --offline forbids to fetch it; run `semif pull {id}` once with a network ({bytes} bytes), or put the file at {}", path.display())]
+    #[error("{id} is not on this machine and --offline forbids fetching it; run `semif pull {id}` once with a network ({bytes} bytes), or put the file at {}", path.display())]
     Offline {
         /// The model.
         id: String,

@@ -343,7 +343,7 @@ mod tests {
         std::fs::write(&real, b"abc").unwrap();
         symlink(&real, &link).unwrap();
         assert_eq!(read(&FileSource::open(&link).unwrap(), 0, 3).unwrap(), b"abc");
-        std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o000)).unwrap();
         // Root may read anything.
         if File::open(&real).is_err() {
             assert!(refusal(&real).contains("may not read it"));
