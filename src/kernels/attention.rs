@@ -85,3 +85,69 @@ pub fn attention(rec: &mut Recorder, qkv: Mat<'_>, heads: &Heads, gate: bool, ca
     let cost = 4 * tiles.work * u64::from(heads.heads) * u64::from(heads.head_dim);
     rec.dispatch(&kernel, &views, &params, [tiles.count, heads.kv_heads, 1], cost);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Random, download, error, recorder, upload};
+    use super::*;
+
+    /// All head sizes, grouped queries (7 to a head too), two sequences with scattered pages, first positions and borders of tiles.
+    #[test]
+    fn against_f64() {
+        let mut rec = recorder();
+        let gpu = rec.gpu().clone();
+        let mut random = Random::new(8);
+        for (d, heads, kv_heads, gate) in
+            [(32, 2, 2, false), (64, 14, 2, false), (96, 4, 4, false), (128, 4, 2, false), (192, 2, 1, false), (256, 4, 1, true)]
+        {
+            let h = Heads { heads, kv_heads, head_dim: d, rotated: d, q_stride: if gate { 2 * d } else { d } };
+            let (du, kvw) = (d as usize, (kv_heads * d) as usize);
+            let ld = h.k_at() as usize;
+            // Sequence 0: positions 0..70, pages 3, 1, 4. Sequence 1: positions 0..33, pages 0, 2.
+            let pages = [3u32, 1, 4, 0, 2];
+            let slots = 5 * PAGE as usize;
+            let (keys, values) = (random.values(slots * kvw), random.values(slots * kvw));
+            let rows: [(u32, u32); 6] = [(0, 0), (0, 31), (0, 32), (0, 69), (1, 1), (1, 32)];
+            let q = random.values(rows.len() * ld);
+            let per = (ROWS / (heads / kv_heads)).min(2);
+            let mut tiles: Vec<Tile> = Vec::new();
+            for (i, &(s, position)) in (0u32..).zip(&rows) {
+                // Rows 1 and 2 follow each other: one tile.
+                if i == 2 && per > 1 {
+                    continue;
+                }
+                let positions = if i == 1 { per } else { 1 };
+                tiles.push(Tile { q_row: i, o_row: i, positions, position, page_at: s * 3 });
+            }
+            let (kb, vb, qb) = (upload(&gpu, &keys), upload(&gpu, &values), upload(&gpu, &q));
+            let (tb, pb) = (upload(&gpu, &tiles), upload(&gpu, &pages));
+            let width = (heads * d) as usize;
+            let o = upload(&gpu, &vec![0f32; rows.len() * width]);
+            let input = Tiles { tiles: tb.all(), tile_at: 0, count: tiles.len() as u32, pages: pb.all(), work: 1 };
+            let cache = Cache { keys: kb.all(), values: vb.all() };
+            attention(&mut rec, Mat::new(&qb, ld as u32), &h, gate, cache, input, Mat::new(&o, width as u32));
+            let found: Vec<f32> = download(&mut rec, &o, rows.len() * width);
+            for (r, &(s, position)) in rows.iter().enumerate() {
+                for head in 0..heads as usize {
+                    let at = r * ld + head * h.q_stride as usize;
+                    let query = &q[at..][..du];
+                    let kv = head / (heads / kv_heads) as usize;
+                    let slot = |i: u32| (pages[(s * 3 + i / PAGE) as usize] * PAGE + i % PAGE) as usize * kvw + kv * du;
+                    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+                    let scores: Vec<f64> = (0..=position).map(|i| dot(query, &keys[slot(i)..][..du]) / f64::from(d).sqrt()).collect();
+                    let most = scores.iter().copied().fold(f64::MIN, f64::max);
+                    let weights: Vec<f64> = scores.iter().map(|v| (v - most).exp()).collect();
+                    let sum: f64 = weights.iter().sum();
+                    let wanted: Vec<f64> = (0..du)
+                        .map(|c| {
+                            let v: f64 = (0..=position).zip(&weights).map(|(i, w)| w * f64::from(values[slot(i) + c])).sum::<f64>() / sum;
+                            if gate { v / (1.0 + (-f64::from(q[at + du + c])).exp()) } else { v }
+                        })
+                        .collect();
+                    let e = error(&found[r * width + head * du..][..du], &wanted, 0.1);
+                    assert!(e < 1e-5, "d {d}, sequence {s}, position {position}, head {head}: {e}");
+                }
+            }
+        }
+    }
+}

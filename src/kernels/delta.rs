@@ -168,3 +168,107 @@ pub fn delta(
     let views = [x.view, vectors.norm, o.view];
     rec.dispatch(&norm, &views, &params, [segments.rows, shape.value_heads, 1], rows * u64::from(shape.value_heads) * 128 * 16);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Random, download, error, recorder, upload};
+    use super::*;
+
+    const SHAPE: Shape = Shape { key_heads: 2, value_heads: 4, eps: 1e-6 };
+
+    struct Inputs {
+        x: Vec<f32>,
+        conv: Vec<f32>,
+        a: Vec<f32>,
+        dt: Vec<f32>,
+        norm: Vec<f32>,
+    }
+
+    fn inputs(rows: usize) -> Inputs {
+        let mut random = Random::new(11);
+        Inputs {
+            x: random.values(rows * SHAPE.columns() as usize).iter().map(|v| v * 2.0).collect(),
+            conv: random.values(SHAPE.channels() as usize * 4),
+            a: (0..4).map(|i| -0.1 - i as f32 * 0.4).collect(),
+            dt: random.values(4),
+            norm: random.values(128),
+        }
+    }
+
+    /// Steps 1 to 6 of the definition, in f64, for one sequence from the start.
+    fn reference(i: &Inputs, rows: usize) -> Vec<f64> {
+        let (ld, channels) = (SHAPE.columns() as usize, SHAPE.channels() as usize);
+        let silu = |v: f64| v / (1.0 + (-v).exp());
+        let sigmoid = |v: f64| 1.0 / (1.0 + (-v).exp());
+        let mut states = vec![vec![0f64; 128 * 128]; 4];
+        let mut out = Vec::new();
+        for t in 0..rows {
+            let at = |row: usize, c: usize| f64::from(i.x[row * ld + c]);
+            let mut y: Vec<f64> = (0..channels)
+                .map(|c| silu((0..4).filter(|j| t + j >= 3).map(|j| f64::from(i.conv[c * 4 + j]) * at(t + j - 3, c)).sum()))
+                .collect();
+            for head in 0..4 {
+                let part = &mut y[head * 128..][..128];
+                let n = (part.iter().map(|v| v * v).sum::<f64>() + f64::from(SHAPE.eps)).sqrt();
+                part.iter_mut().for_each(|v| *v /= if head < 2 { n * 128f64.sqrt() } else { n });
+            }
+            for (n, s) in states.iter_mut().enumerate() {
+                let (q, k, v) = (&y[n % 2 * 128..][..128], &y[256 + n % 2 * 128..][..128], &y[512 + n * 128..][..128]);
+                let alpha = at(t, SHAPE.alpha_at() as usize + n) + f64::from(i.dt[n]);
+                let decay = (f64::from(i.a[n]) * alpha.exp().ln_1p()).exp();
+                let beta = sigmoid(at(t, SHAPE.beta_at() as usize + n));
+                s.iter_mut().for_each(|v| *v *= decay);
+                let o: Vec<f64> = (0..128)
+                    .map(|c| {
+                        let read: f64 = (0..128).map(|r| s[r * 128 + c] * k[r]).sum();
+                        let d = beta * (v[c] - read);
+                        (0..128).for_each(|r| s[r * 128 + c] += k[r] * d);
+                        (0..128).map(|r| s[r * 128 + c] * q[r]).sum()
+                    })
+                    .collect();
+                let mean = o.iter().map(|v| v * v).sum::<f64>() / 128.0;
+                let gate = |c: usize| silu(at(t, channels + n * 128 + c));
+                out.extend((0..128).map(|c| o[c] / (mean + f64::from(SHAPE.eps)).sqrt() * f64::from(i.norm[c]) * gate(c)));
+            }
+        }
+        out
+    }
+
+    /// Runs rows in pieces of the given sizes, each a dispatch of its own, through state slot 1.
+    fn run(rec: &mut Recorder, i: &Inputs, pieces: &[usize]) -> Vec<f32> {
+        let gpu = rec.gpu().clone();
+        let (ld, channels) = (SHAPE.columns(), SHAPE.channels());
+        let (conv, a, dt, norm) = (upload(&gpu, &i.conv), upload(&gpu, &i.a), upload(&gpu, &i.dt), upload(&gpu, &i.norm));
+        let vectors = Vectors { conv: conv.all(), a: a.all(), dt: dt.all(), norm: norm.all() };
+        let conv_states = upload(&gpu, &vec![9f32; 2 * 3 * channels as usize]);
+        let states = upload(&gpu, &vec![9f32; 2 * 4 * 128 * 128]);
+        let (mut out, mut done) = (Vec::new(), 0);
+        for &rows in pieces {
+            let x = upload(&gpu, &i.x[done * ld as usize..][..rows * ld as usize]);
+            let y = upload(&gpu, &vec![0f32; rows * channels as usize]);
+            let o = upload(&gpu, &vec![0f32; rows * 512]);
+            let segment = Segment { row: 0, rows: rows as u32, state_in: if done == 0 { NO_STATE } else { 1 }, state_out: 1 };
+            let segments = upload(&gpu, &[segment]);
+            let input = Segments { view: segments.all(), count: 1, longest: rows as u32, rows: rows as u32 };
+            let store = States { conv: conv_states.all(), state: states.all() };
+            delta(rec, Mat::new(&x, ld), &SHAPE, vectors, store, input, Mat::new(&y, channels), Mat::new(&o, 512));
+            out.extend(download::<f32>(rec, &o, rows * 512));
+            done += rows;
+        }
+        out
+    }
+
+    #[test]
+    fn against_f64_and_the_same_bits_wherever_it_is_cut() {
+        let mut rec = recorder();
+        let i = inputs(21);
+        let whole = run(&mut rec, &i, &[21]);
+        let e = error(&whole, &reference(&i, 21), 0.1);
+        assert!(e < 2e-5, "{e}");
+        let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        for cut in 1..21 {
+            assert_eq!(bits(&run(&mut rec, &i, &[cut, 21 - cut])), bits(&whole), "cut after row {cut}");
+        }
+        assert_eq!(bits(&run(&mut rec, &i, &[1; 21])), bits(&whole), "row by row");
+    }
+}

@@ -63,3 +63,52 @@ pub fn vocab_stats(rec: &mut Recorder, logits: View<'_>, at: u32, n: u32, stats:
     let kernel = stats_variant().kernel(rec.gpu());
     rec.dispatch(&kernel, &[logits, stats, tokens], &StatParams { n, at, out_at, token_at }, [1, 1, 1], u64::from(n) * 8);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Random, download, error, matrix, recorder, upload};
+    use super::super::weight::TYPES;
+    use super::*;
+
+    #[test]
+    fn slots_of_every_type_against_f64() {
+        let mut rec = recorder();
+        let gpu = rec.gpu().clone();
+        let mut random = Random::new(9);
+        for ty in TYPES {
+            let (w, values) = matrix(&gpu, &[(ty, 64), (ty, 40)], 256, &mut random);
+            let h = random.values(2 * 256);
+            let ids = [103u32, 0, 63, 64, 7];
+            let (hb, ib, l) = (upload(&gpu, &h), upload(&gpu, &ids), upload(&gpu, &[0f32; 64]));
+            slots(&mut rec, &w, Mat::new(&hb, 256), 2, ib.all(), 5, l.all());
+            let found: Vec<f32> = download(&mut rec, &l, 10);
+            let dot = |r: usize, id: u32| {
+                h[r * 256..][..256].iter().zip(&values[id as usize * 256..]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+            };
+            let wanted: Vec<f64> = (0..2).flat_map(|r| ids.map(|id| dot(r, id))).collect();
+            let e = error(&found, &wanted, 1.0);
+            assert!(e < 2e-5, "{ty}: {e}");
+        }
+    }
+
+    #[test]
+    fn statistics_against_f64_and_first_maximum() {
+        let mut rec = recorder();
+        let gpu = rec.gpu().clone();
+        let mut random = Random::new(10);
+        for n in [1usize, 255, 1000, 5000] {
+            let mut logits: Vec<f32> = random.values(n + 3).iter().map(|v| v * 30.0).collect();
+            // The maximum twice: the first one counts.
+            let (first, second) = (3 + n / 3, 3 + n - 1);
+            (logits[first], logits[second]) = (31.0, 31.0);
+            let (l, stats, tokens) = (upload(&gpu, &logits), upload(&gpu, &[0u32; 8]), upload(&gpu, &[0u32; 8]));
+            vocab_stats(&mut rec, l.all(), 3, n as u32, stats.all(), 2, tokens.all(), 5);
+            let words: Vec<u32> = download(&mut rec, &stats, 5);
+            assert_eq!((f32::from_bits(words[2]), words[4]), (31.0, first as u32 - 3));
+            let sum: f64 = logits[3..].iter().map(|v| (f64::from(*v) - 31.0).exp()).sum();
+            assert!((f64::from(f32::from_bits(words[3])) / sum - 1.0).abs() < 1e-5);
+            let tokens: Vec<u32> = download(&mut rec, &tokens, 8);
+            assert_eq!(tokens[5], first as u32 - 3);
+        }
+    }
+}

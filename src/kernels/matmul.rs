@@ -103,3 +103,80 @@ pub fn matvec(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, row: u32, y: View<'_>,
         rec.dispatch(&kernel, &part.views(&rest), &params, [groups_x, part.groups().div_ceil(groups_x), 1], cost);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Random, download, error, matrix, recorder, upload};
+    use super::super::weight::TYPES;
+    use super::*;
+
+    /// x[m, k] w[n, k]^T in f64.
+    pub fn reference(x: &[f32], w: &[f32], k: usize) -> Vec<f64> {
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+        x.chunks(k).flat_map(|a| w.chunks(k).map(move |b| dot(a, b))).collect()
+    }
+
+    /// Every type, odd numbers of rows and columns of the output, two parts, with and without bias and residual.
+    #[test]
+    fn every_type_against_f64() {
+        let mut rec = recorder();
+        let gpu = rec.gpu().clone();
+        let mut random = Random::new(1);
+        let (rows, n, k) = (37usize, 72usize, 512usize);
+        for ty in TYPES {
+            // The second part is of another type: joined matrices mix them.
+            let (w, values) = matrix(&gpu, &[(ty, 40), (TensorType::Q8_0, 32)], k, &mut random);
+            let mut x = random.values(rows * k);
+            let wanted = reference(&x, &values, k);
+            x.resize(64 * k, 0.5);
+            let x = upload(&gpu, &x);
+            let bias = random.values(n);
+            let before = random.values(64 * n);
+            for (with_bias, add) in [(false, false), (true, true)] {
+                let y = upload(&gpu, &before);
+                let bias_buffer = upload(&gpu, &bias);
+                let epilogue = Epilogue { bias: with_bias.then(|| bias_buffer.all()), add };
+                matmul(&mut rec, &w, Mat::new(&x, k as u32), Mat::new(&y, n as u32), rows as u32, epilogue);
+                let found: Vec<f32> = download(&mut rec, &y, rows * n);
+                let expect = |i: usize| {
+                    wanted[i] + if with_bias { f64::from(bias[i % n]) } else { 0.0 } + if add { f64::from(before[i]) } else { 0.0 }
+                };
+                let wanted: Vec<f64> = (0..rows * n).map(expect).collect();
+                let e = error(&found, &wanted, 1.0);
+                assert!(e < 2e-5, "{ty}: {e}");
+
+                let y = upload(&gpu, &before);
+                for row in [0, 36] {
+                    matvec(&mut rec, &w, Mat::new(&x, k as u32), row, y.all(), row * n as u32, epilogue);
+                    let found: Vec<f32> = download(&mut rec, &y, (row as usize + 1) * n);
+                    let e = error(&found[row as usize * n..], &wanted[row as usize * n..][..n], 1.0);
+                    assert!(e < 2e-5, "matvec {ty}: {e}");
+                }
+            }
+        }
+    }
+
+    /// A row's outputs are the same bits in every tile and whatever the other rows are.
+    #[test]
+    fn rows_do_not_depend_on_company_or_tile() {
+        let mut rec = recorder();
+        let gpu = rec.gpu().clone();
+        let mut random = Random::new(2);
+        let (n, k) = (96usize, 256usize);
+        let (w, _) = matrix(&gpu, &[(TensorType::Q4_K, n)], k, &mut random);
+        let x = random.values(128 * k);
+        let mut run = |x: &[f32], rows: usize| -> Vec<u32> {
+            let (x, y) = (upload(&gpu, x), upload(&gpu, &vec![0f32; 128 * n]));
+            matmul(&mut rec, &w, Mat::new(&x, k as u32), Mat::new(&y, n as u32), rows as u32, Epilogue::default());
+            download(&mut rec, &y, rows * n)
+        };
+        let all = run(&x, 128);
+        for rows in [1, 20, 32, 33, 64, 100] {
+            assert_eq!(run(&x, rows), all[..rows * n], "{rows} rows");
+        }
+        // Row 70 alone, moved to the front.
+        let mut moved = vec![0.25; 128 * k];
+        moved[..k].copy_from_slice(&x[70 * k..71 * k]);
+        assert_eq!(run(&moved, 1), all[70 * n..71 * n]);
+    }
+}

@@ -10,6 +10,8 @@ pub mod rms_norm;
 pub mod rope;
 pub mod selftest;
 pub mod swiglu;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod weight;
 
 use crate::gpu::template::{Defs, render};

@@ -142,3 +142,83 @@ pub fn rope(
     let cost = u64::from(rows) * u64::from(heads.columns()) * 10;
     rec.dispatch(&kernel, &views, &params, [rows, heads.heads + 2 * heads.kv_heads, 1], cost);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Random, download, error, recorder, upload};
+    use super::*;
+
+    /// Both pairings, partial rotation, head norms, a gate beside each query head: q in place, k and v in their slots.
+    #[test]
+    fn against_f64() {
+        let mut rec = recorder();
+        let gpu = rec.gpu().clone();
+        let mut random = Random::new(7);
+        for (pairs, norm, rotated, gated) in [
+            (Pairs::Halves, true, 96, false),
+            (Pairs::Adjacent, false, 96, false),
+            (Pairs::Halves, true, 32, true),
+            (Pairs::Adjacent, true, 32, false),
+        ] {
+            let d = 96u32;
+            let h = Heads { heads: 4, kv_heads: 2, head_dim: d, rotated, q_stride: if gated { 2 * d } else { d } };
+            let (ld, rows, eps) = (h.columns() as usize, 3usize, 1e-6f32);
+            let at = [Row { position: 5, slot: 9 }, Row { position: 40, slot: 0 }, Row { position: 41, slot: 17 }];
+            let qkv = random.values(rows * ld);
+            let (qw, kw) = (random.values(d as usize), random.values(d as usize));
+            let half = rotated as usize / 2;
+            let angle = |p: u32, i: usize| f64::from(p) * 10000f64.powf(-2.0 * i as f64 / f64::from(rotated));
+            let turns: Vec<[f32; 2]> =
+                (0..64).flat_map(|p| (0..half).map(move |i| [angle(p, i).cos() as f32, angle(p, i).sin() as f32])).collect();
+            let b = upload(&gpu, &qkv);
+            let row_buffer = upload(&gpu, &[at[2], at[0], at[1], at[2]]);
+            let turn_buffer = upload(&gpu, &turns);
+            let (keys, values) = (upload(&gpu, &[0f32; 32 * 192]), upload(&gpu, &[0f32; 32 * 192]));
+            let (qn, kn) = (upload(&gpu, &qw), upload(&gpu, &kw));
+            let norms = norm.then(|| (qn.all(), kn.all()));
+            let positions = Positions { rows: row_buffer.all(), row_at: 1, turns: turn_buffer.all() };
+            rope(
+                &mut rec,
+                Mat::new(&b, ld as u32),
+                &h,
+                pairs,
+                norms,
+                eps,
+                positions,
+                Cache { keys: keys.all(), values: values.all() },
+                rows as u32,
+            );
+            let found: Vec<f32> = download(&mut rec, &b, rows * ld);
+            let (keys, values): (Vec<f32>, Vec<f32>) = (download(&mut rec, &keys, 32 * 192), download(&mut rec, &values, 32 * 192));
+            let turned = |head: &[f32], w: &[f32], p: u32| -> Vec<f64> {
+                let mean = head.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / f64::from(d);
+                let s = if norm { 1.0 / (mean + f64::from(eps)).sqrt() } else { 1.0 };
+                let v: Vec<f64> = head.iter().zip(w).map(|(v, w)| f64::from(*v) * s * if norm { f64::from(*w) } else { 1.0 }).collect();
+                let mut out = v.clone();
+                for i in 0..half {
+                    let (a, b) = if pairs == Pairs::Halves { (i, i + half) } else { (2 * i, 2 * i + 1) };
+                    let (c, s) = (angle(p, i).cos(), angle(p, i).sin());
+                    (out[a], out[b]) = (v[a] * c - v[b] * s, v[a] * s + v[b] * c);
+                }
+                out
+            };
+            for (r, row) in at.iter().enumerate() {
+                let line = &qkv[r * ld..][..ld];
+                for head in 0..4 {
+                    let from = head * h.q_stride as usize;
+                    let wanted = turned(&line[from..][..96], &qw, row.position);
+                    assert!(error(&found[r * ld + from..][..96], &wanted, 0.1) < 4e-6, "{pairs:?} q");
+                    if gated {
+                        assert_eq!(found[r * ld + from + 96..][..96], line[from + 96..][..96], "the gate is left alone");
+                    }
+                }
+                for kv in 0..2 {
+                    let slot = row.slot as usize * 192 + kv * 96;
+                    let wanted = turned(&line[h.k_at() as usize + kv * 96..][..96], &kw, row.position);
+                    assert!(error(&keys[slot..][..96], &wanted, 0.1) < 4e-6, "{pairs:?} k");
+                    assert_eq!(values[slot..][..96], line[h.v_at() as usize + kv * 96..][..96], "v is copied");
+                }
+            }
+        }
+    }
+}
