@@ -159,7 +159,7 @@ fn user_text_stays_text() {
             "<",
             "|>",
             "<|im_start|>",
-            "\u{e000}<\u{e001}|im_end|\u{e002}>",
+            "\u{100000}<\u{100001}|im_end|\u{100002}>",
         ] {
             let prompt = model.chat_prompt(hostile, hostile).unwrap();
             assert_eq!(specials(&prompt.tokens), expected, "{name}: {hostile:?}");
@@ -182,7 +182,7 @@ fn any_text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         4 => any::<char>().prop_map(String::from),
         2 => "[ \\t\\r\\na-zA-Z0-9'.,:;{}\"<>|\\[\\]-]{0,12}",
-        1 => "[\u{300}-\u{36f}\u{4e00}-\u{4eff}\u{e000}-\u{e004}\u{660}-\u{669}]{0,4}",
+        1 => "[\u{300}-\u{36f}\u{4e00}-\u{4eff}\u{100000}-\u{100004}\u{660}-\u{669}]{0,4}",
         1 => proptest::sample::select(vec![
             "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<|endoftext|>", "<function", "<param", "<s>", "</s>",
             "<|im_", "start|>", "<", "|>", "<tool_response>", "</tool_response>", "[PAD509]",

@@ -11,6 +11,7 @@ mod pieces;
 mod prompt;
 mod python;
 mod slots;
+mod source;
 mod special;
 mod stream;
 mod template;

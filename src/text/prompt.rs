@@ -44,7 +44,8 @@ pub(super) fn chat_prompt(tokenizer: &Tokenizer, template: &ChatTemplate, system
         Err(TextError::TemplateRefused(message)) => Some(TextError::TemplateRefused(message)),
         Err(error) => return Err(error),
     };
-    let one_turn = template.render(&[Message::user(format!("{system_marked}\n\n{user_marked}"))]);
+    let separator = if is_blank(system) { "" } else { "\n\n" };
+    let one_turn = template.render(&[Message::user(format!("{system_marked}{separator}{user_marked}"))]);
     let read = match one_turn {
         Ok(rendered) => marks.read(&rendered)?,
         // It was not the system turn that it refused: its first word counts.
@@ -111,10 +112,11 @@ struct Read {
 
 impl Marks {
     fn free_in(tokenizer: &Tokenizer, template: &ChatTemplate, messages: [&str; 2]) -> Result<Self, TextError> {
-        let private = |c: &char| matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{f0000}'..='\u{ffffd}' | '\u{100000}'..='\u{10fffd}');
+        // From the end that nobody uses: icon fonts live in the other two ranges.
+        let private = ['\u{100000}'..='\u{10fffd}', '\u{f0000}'..='\u{ffffd}', '\u{e000}'..='\u{f8ff}'];
         let texts = messages.into_iter().chain(template.texts()).chain(tokenizer.special.texts());
-        let used: BTreeSet<char> = texts.flat_map(str::chars).filter(private).collect();
-        let mut free = ('\u{e000}'..='\u{f8ff}').chain('\u{f0000}'..='\u{ffffd}').filter(|c| !used.contains(c));
+        let used: BTreeSet<char> = texts.flat_map(str::chars).filter(|c| private.iter().any(|range| range.contains(c))).collect();
+        let mut free = private.into_iter().flatten().filter(|c| !used.contains(c));
         match (free.next(), free.next(), free.next(), free.next()) {
             (Some(system), Some(user), Some(end), Some(within)) => Ok(Self { system, user, end, within }),
             _ => Err(TextError::MessageText("they use all of Unicode's private-use characters".into())),

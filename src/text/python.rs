@@ -8,6 +8,9 @@ use web_time::{SystemTime, UNIX_EPOCH};
 /// Nesting of values that are written out.
 const MAX_DEPTH: usize = 64;
 
+/// The method that stands for the slice `[::-1]`.
+pub(super) const REVERSED: &str = "__reversed__";
+
 /// What a template said when it called `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -18,6 +21,8 @@ pub(super) fn install(env: &mut Environment<'static>) {
     env.set_unknown_method_callback(method);
     env.add_filter("tojson", to_json);
     env.add_filter("trim", |text: &str, chars: Option<&str>| strip(text, chars, true, true).to_string());
+    // minijinja's own divides by zero.
+    env.add_test("divisibleby", |value: i64, by: i64| value.checked_rem(by) == Some(0));
     for filter in ["format", "batch", "slice", "indent", "pprint", "chain", "zip"] {
         env.remove_filter(filter);
     }
@@ -29,31 +34,6 @@ pub(super) fn install(env: &mut Environment<'static>) {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         strftime(format, seconds)
     });
-}
-
-/// Replaces the tags of Hugging Face's own `{% generation %}` block, which marks the assistant's turns for training and
-/// renders as its content, by a block that always counts.
-pub(super) fn without_generation_tags(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at);
-        out.push_str(before);
-        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
-        let inner = tag[2..end].trim_end_matches("%}").trim_matches(['-', '+']).trim();
-        let word = match inner {
-            "generation" => Some("if true"),
-            "endgeneration" => Some("endif"),
-            _ => None,
-        };
-        match word {
-            Some(word) => out.push_str(&tag[..end].replace(inner, word)),
-            None => out.push_str(&tag[..end]),
-        }
-        rest = &tag[end..];
-    }
-    out.push_str(rest);
-    out
 }
 
 /// Python's idea of white space: Unicode's, and the four ASCII separators.
@@ -70,6 +50,17 @@ fn strip<'t>(text: &'t str, chars: Option<&str>, left: bool, right: bool) -> &'t
 /// String methods that minijinja's collection lacks, has with Rust's white space, or has without bounds; all others go
 /// there.
 fn method(state: &State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    if name == REVERSED {
+        let () = from_args(args)?;
+        return match value.as_str() {
+            Some(text) => Ok(text.chars().rev().collect::<String>().into()),
+            None => {
+                let mut items: Vec<Value> = value.try_iter()?.collect();
+                items.reverse();
+                Ok(items.into())
+            }
+        };
+    }
     let Some(text) = value.as_str() else { return pycompat::unknown_method_callback(state, value, name, args) };
     match name {
         "strip" | "lstrip" | "rstrip" => {
@@ -363,16 +354,5 @@ mod tests {
         is("%F", 4_107_542_400, "2100-03-01");
         is("%q %-q %", 0, "%q %-q %");
         assert!(eval("strftime_now('%Y')").parse::<u64>().unwrap() >= 2025);
-    }
-
-    #[test]
-    fn generation_tags_become_blocks() {
-        assert_eq!(
-            without_generation_tags("a{%- generation %}b{% endgeneration -%}c{% if x %}"),
-            "a{%- if true %}b{% endif -%}c{% if x %}"
-        );
-        assert_eq!(without_generation_tags("{% generation"), "{% if true");
-        assert_eq!(without_generation_tags("{%"), "{%");
-        assert_eq!(without_generation_tags("é{%}"), "é{%}");
     }
 }

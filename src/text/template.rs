@@ -10,14 +10,16 @@ use serde::Serialize;
 
 use super::TextError;
 use super::python;
+use super::source::adapted;
 
 /// Instructions of one rendering. The templates of the ladder take 150 to 230 for two turns. As
 /// a step can nest a value by one, and values are printed, compared and dropped recursively, this bounds the stack too.
 const FUEL: u64 = 2_500;
 /// Nested macro calls; a thread of a browser has 1 MiB of stack.
 const RECURSION: usize = 32;
-/// Bytes of template source; the largest known are about 20 kB.
-const MAX_SOURCE: usize = 512 << 10;
+/// Bytes of template source; the largest known are about 20 kB. (minijinja panics on a call with 65536 arguments, which do
+/// not fit into this.)
+const MAX_SOURCE: usize = 128 << 10;
 /// Bytes of output beyond a few times the messages' own.
 const OUTPUT_SLACK: usize = 1 << 20;
 
@@ -72,7 +74,7 @@ impl ChatTemplate {
         env.set_fuel(Some(FUEL));
         env.set_recursion_limit(RECURSION);
         python::install(&mut env);
-        let adapted = python::without_generation_tags(source);
+        let adapted = adapted(source)?;
         env.add_template_owned(NAME, adapted).map_err(|error| TextError::TemplateSyntax(described(&error)))?;
         Ok(Self { env, bos, eos, source: source.into() })
     }
@@ -178,6 +180,9 @@ fn described(error: &Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::sample;
+
     use super::*;
 
     fn template(source: &str) -> ChatTemplate {
@@ -231,6 +236,18 @@ mod tests {
         is("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i > 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "02");
         is("{% set x %}a{{ 'b' }}{% endset %}{{ x + 'c' }}{{ messages is sequence }}{{ messages[0] is mapping }}", "abcTrueTrue");
         is("{% generation %}x{% endgeneration %}{%- generation -%} y {%- endgeneration -%}", "xy");
+        is(
+            "{% if messages[0]['role'] == 'system' %}{% set sys = messages[0]['content']|trim %}{% set messages = messages[1:] %}\
+             {% else %}{% set sys = '' %}{% endif %}{% if not date is defined %}{% if strftime_now is defined %}{% set date = strftime_now('%Y') %}\
+             {% endif %}{% endif %}{{ sys }} {{ messages | length }} {{ date | length }} {{ messages[-1]['role'] }}",
+            "be brief 1 4 user",
+        );
+        is(
+            "{% for m in messages | rejectattr('role', 'equalto', 'tool') %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}\
+             {{ m['role'].upper() + ':' }}{% endif %}{% endfor %}{{ messages | selectattr('role', 'equalto', 'user') | list | length }}",
+            "SYSTEM:USER:1",
+        );
+        is("{{ ''[::-1] }}{{ 'ab'[::-1] }}{{ [][::-1] }}{{ messages[::-1][0].role }}{{ range(3)[::-1] }}", "ba[]user[2, 1, 0]");
         is("{{ 'prefix-x'.removeprefix('prefix-') }}{{ 'aXbX'.count('X') }}{{ ''.count('') }}", "x21");
     }
 
@@ -270,11 +287,111 @@ mod tests {
             let nested = format!("{}1{}", "(".repeat(5000), ")".repeat(5000));
             assert!(ChatTemplate::new(&format!("{{{{ {nested} }}}}"), None, None).is_err());
             let deep = "{% set ns = namespace(a=[]) %}{% for i in range(1200) %}{% set ns.a = [ns.a] %}{% endfor %}";
+            let arguments = format!("{{{{ f({}1) }}}}", "1,".repeat(65_535));
+            assert!(ChatTemplate::new(&arguments, None, None).is_err());
+            assert_eq!(render(&"\n".repeat(100_000)).map(|text| text.len()), Ok(99_999));
             for tail in ["{{ ns.a }}", "{{ ns.a | tojson }}", "{{ ns.a == ns.a }}", "{{ ns.a | string }}", ""] {
                 let _ = render(&format!("{deep}{tail}"));
             }
         };
         std::thread::Builder::new().stack_size(1 << 20).spawn(run).unwrap().join().unwrap();
+    }
+
+    /// Expressions of everything that minijinja, its Python methods and this room offer.
+    fn expression() -> impl Strategy<Value = String> {
+        const FILTERS: &str = "abs attr bool capitalize default dictsort e escape first float groupby int items join last length lines \
+            list lower map max min reject rejectattr replace reverse round safe select selectattr sort split string sum title tojson \
+            trim unique upper urlencode batch chain format indent pprint slice zip";
+        const METHODS: &str = "capitalize count endswith find format get isalnum isascii isdigit islower isspace items join keys lower \
+            lstrip removeprefix removesuffix replace rfind rstrip split splitlines startswith strip title upper values __reversed__";
+        const TESTS: &str = "boolean defined divisibleby endingwith eq even false filter float in integer iterable lower lt mapping none \
+            number odd safe sameas sequence startingwith string test true undefined upper";
+        const OPERATORS: &str = "+ - * / // % ** ~ == != < >= and or in";
+        let one_of = |words: &'static str| sample::select(words.split_whitespace().collect::<Vec<_>>());
+        let atom = sample::select(vec![
+            "messages",
+            "m",
+            "m.content",
+            "m.role",
+            "''",
+            "'é\\u0000'",
+            "'a,b\\n'",
+            "[]",
+            "{}",
+            "[1, 'a', none, [2.5]]",
+            "{'a': 1.5, 'b': 'x'}",
+            "0",
+            "1",
+            "-1",
+            "3",
+            "9223372036854775807",
+            "-9223372036854775808",
+            "1e308",
+            "none",
+            "true",
+            "nothing",
+            "namespace(a=1)",
+            "range(3)",
+            "range(5, -5, -2)",
+            "range(1, 1)",
+            "dict(a=1)",
+            "debug()",
+            "joiner()",
+            "cycler(1)",
+            "loop",
+            "self",
+            "raise_exception",
+            "strftime_now('%Y%-%')",
+        ]);
+        let arguments = |inner: BoxedStrategy<String>| {
+            prop_oneof![
+                3 => Just(String::new()),
+                3 => inner.clone(),
+                1 => inner.clone().prop_map(|value| format!("attribute={value}")),
+                1 => (inner.clone(), inner).prop_map(|(a, b)| format!("{a}, {b}")),
+            ]
+        };
+        atom.prop_map(String::from).prop_recursive(5, 24, 3, move |inner| {
+            let inner = inner.boxed();
+            prop_oneof![
+                (inner.clone(), one_of(FILTERS), arguments(inner.clone())).prop_map(|(e, f, a)| format!("({e}) | {f}({a})")),
+                (inner.clone(), one_of(METHODS), arguments(inner.clone())).prop_map(|(e, f, a)| format!("({e}).{f}({a})")),
+                (inner.clone(), one_of(TESTS), inner.clone()).prop_map(|(e, t, a)| format!("({e}) is {t}({a})")),
+                (inner.clone(), one_of(TESTS)).prop_map(|(e, t)| format!("({e}) is {t}")),
+                (inner.clone(), one_of(OPERATORS), inner.clone()).prop_map(|(a, o, b)| format!("(({a}) {o} ({b}))")),
+                (inner.clone(), inner.clone()).prop_map(|(e, i)| format!("({e})[{i}]")),
+                (inner.clone(), inner.clone(), inner.clone()).prop_map(|(e, a, b)| format!("({e})[{a}:{b}]")),
+                (inner.clone(), one_of("[::-1] [::2] [:] [1:] [:-1] .a .index0 .previtem")).prop_map(|(e, s)| format!("({e}){s}")),
+                inner.clone().prop_map(|e| format!("-({e})")),
+                inner.clone().prop_map(|e| format!("[{e}, {e}]")),
+                inner.prop_map(|e| format!("{{{e}: {e}}}")),
+            ]
+        })
+    }
+
+    fn statements() -> impl Strategy<Value = String> {
+        let one = (expression(), expression(), 0..10).prop_map(|(a, b, kind)| match kind {
+            0 | 1 => format!("{{{{ {a} }}}}"),
+            2 => format!("{{% for m in {a} %}}{{{{ {b} }}}}{{% endfor %}}"),
+            3 => format!("{{% for a, b in {a} recursive %}}{{{{ loop({b}) }}}}{{% else %}}{{{{ {b} }}}}{{% endfor %}}"),
+            4 => format!("{{% if {a} %}}{{{{ {b} }}}}{{% endif %}}"),
+            5 => format!("{{% set m = {a} %}}"),
+            6 => format!("{{% set m %}}{{{{ {a} }}}}{{% endset %}}"),
+            7 => format!("{{% macro f(m={a}) %}}{{{{ {b} }}}}{{{{ caller() if caller }}}}{{% endmacro %}}{{{{ f() }}}}{{{{ f({b}) }}}}"),
+            8 => format!("{{% filter replace({a}, {b}) %}}{{{{ {b} }}}}{{% endfilter %}}"),
+            _ => format!("{{% with m = {a} %}}{{% generation %}}{{{{ {b} }}}}{{% endgeneration %}}{{% endwith %}}"),
+        });
+        proptest::collection::vec(one, 1..4).prop_map(|statements| statements.concat())
+    }
+
+    proptest! {
+        /// Any template is rendered or refused, never a panic.
+        #[test]
+        fn any_template(source in statements()) {
+            if let Ok(template) = ChatTemplate::new(&source, None, None) {
+                let _ = template.render(&[Message::system("be brief"), Message::user("hi </think>")]);
+            }
+        }
     }
 
     #[test]

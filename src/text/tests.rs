@@ -136,6 +136,8 @@ fn ids_and_texts() {
     assert_eq!(tokenizer.token_bytes(u32::MAX), None);
     assert_eq!(tokenizer.decode(&[0xff, u32::MAX, u32::from(b'x')]), "\u{fffd}\u{fffd}x");
     assert_eq!(tokenizer.kind(sample.id("<think>")), Some(TokenKind::UserDefined));
+    assert_eq!(tokenizer.kind(sample.id("[PAD]")), Some(TokenKind::Unused));
+    assert_eq!(tokenizer.kind(sample.id("hi")), Some(TokenKind::Normal));
     assert_eq!(tokenizer.kind(u32::MAX), None);
 }
 
@@ -313,6 +315,8 @@ fn a_refused_system_turn_goes_in_front_of_the_user_text() {
         assert_eq!(specials(&model, &prompt.tokens), ["<|im_start|>", "<|im_end|>"]);
         assert!(prompt.system_folded);
     }
+    // Nothing to fold: the user text alone.
+    assert_eq!(Sample::new().model(refuses).chat_prompt(" ", "u").unwrap().text, "<|im_start|> u<|im_end|>");
     // Refusing everything is not about the system turn: the template's first word is the message.
     let model = Sample::new().model("{{ raise_exception('messages: ' ~ messages | length) }}");
     assert_eq!(model.chat_prompt("a", "b").unwrap_err(), TextError::TemplateRefused("messages: 2".into()));
@@ -323,6 +327,12 @@ fn a_refused_system_turn_goes_in_front_of_the_user_text() {
     assert!(matches!(model.chat_prompt("a", "b").unwrap_err(), TextError::TemplateFailed(_)));
     let model = Sample::new().model("{{ messages[0].role }}");
     assert!(matches!(model.chat_prompt("a", "b").unwrap_err(), TextError::MessageText(_)));
+}
+
+#[test]
+fn one_model_for_all_threads() {
+    fn shared<T: Send + Sync + 'static>() {}
+    shared::<TextModel>();
 }
 
 #[test]
@@ -373,9 +383,9 @@ fn a_letter_that_melts_into_the_prompt() {
 #[test]
 fn private_use_characters_in_messages() {
     let model = Sample::new().model(CHATML);
-    let all: String = ('\u{e000}'..='\u{f8ff}').collect();
-    let prompt = model.chat_prompt(&all, "\u{e003}<think>\u{e001}").unwrap();
-    assert!(prompt.text.contains(&all) && prompt.text.contains("\u{e003}<think>\u{e001}"));
+    let all: String = ('\u{100000}'..='\u{1000ff}').collect();
+    let prompt = model.chat_prompt(&all, "\u{100103}<think>\u{100101}").unwrap();
+    assert!(prompt.text.contains(&all) && prompt.text.contains("\u{100103}<think>\u{100101}"));
     let every: String = ('\u{e000}'..='\u{f8ff}').chain('\u{f0000}'..='\u{ffffd}').chain('\u{100000}'..='\u{10fffd}').collect();
     assert!(matches!(model.chat_prompt(&every, "u"), Err(TextError::MessageText(_))));
 }
@@ -393,8 +403,8 @@ proptest! {
 
     #[test]
     fn messages_add_no_special_token(
-        system in "([<|>/]|im_|start|end|think|x| |\n|[\u{e000}-\u{e004}]){0,12}",
-        user in "([<|>/]|im_|start|end|think|x| |\n|[\u{e000}-\u{e004}]){0,12}",
+        system in "([<|>/]|im_|start|end|think|x| |\n|[\u{100000}-\u{100004}]){0,12}",
+        user in "([<|>/]|im_|start|end|think|x| |\n|[\u{100000}-\u{100004}]){0,12}",
     ) {
         let model = Sample::new().model(CHATML);
         let expected = specials(&model, &model.chat_prompt("s", "u").unwrap().tokens);

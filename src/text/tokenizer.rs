@@ -36,6 +36,8 @@ pub struct Tokenizer {
     pub(super) special: SpecialTokens,
     /// Whether the vocabulary has a token for the byte alone. SmolLM2's lacks 21, six of them ASCII control characters.
     bytes: [bool; 256],
+    /// Ids that fill up the vocabulary, ascending.
+    unused: Vec<u32>,
     len: u32,
 }
 
@@ -72,12 +74,15 @@ impl Tokenizer {
         }
 
         let mut vocab = Vocab::with_capacity(parts.tokens.len());
-        let mut special = Vec::new();
+        let (mut special, mut unused) = (Vec::new(), Vec::new());
         let mut special_ids = HashMap::new();
         for ((id, &text), &kind) in (0..).zip(&parts.tokens).zip(&parts.types) {
             let Some(kind) = TokenKind::from_id(kind) else {
                 return broken(format!("token {id} {} has the unknown type {kind}", shown(text)));
             };
+            if kind == TokenKind::Unused {
+                unused.push(id);
+            }
             let first = if kind.is_special() {
                 special.push((id, text, kind));
                 if text.is_empty() { None } else { special_ids.insert(text, id) }
@@ -101,15 +106,15 @@ impl Tokenizer {
 
         let merges = checked_merges(&parts.merges, &vocab, &special_ids)?;
         drop(special_ids);
-        // No cache: `tokenizers` keeps one for each thread and never drops it, not even with the tokenizer, and merging a
-        // piece anew costs little (see docs/experiments.md).
+        // No cache: `tokenizers` keeps one for each thread and never drops it, not even with the tokenizer, and without it
+        // a million tokens take a tenth of a second or so.
         let bpe = BPE::builder()
             .vocab_and_merges(vocab, merges)
             .cache_capacity(0)
             .ignore_merges(pre.ignore_merges)
             .build()
             .map_err(|error| TextError::Vocabulary(error.to_string()))?;
-        Ok(Self { bpe, pre, special: SpecialTokens::new(special)?, bytes, len })
+        Ok(Self { bpe, pre, special: SpecialTokens::new(special)?, bytes, unused, len })
     }
 
     /// Number of tokens.
@@ -129,8 +134,8 @@ impl Tokenizer {
         if id >= self.len {
             return None;
         }
-        // Unused ones without text are not told apart from ordinary ones: nobody asks.
-        Some(self.special.kind(id).unwrap_or(TokenKind::Normal))
+        let unused = || if self.unused.binary_search(&id).is_ok() { TokenKind::Unused } else { TokenKind::Normal };
+        Some(self.special.kind(id).unwrap_or_else(unused))
     }
 
     /// The token ids of a text.
