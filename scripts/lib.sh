@@ -155,6 +155,9 @@ lavapipe_icd() {
   return 1
 }
 
+# Mesa's device-select layer asks Wayland which GPU the desktop uses, and complains on stderr where there is no desktop.
+[ -n "${XDG_RUNTIME_DIR:-}" ] || export NODEVICE_SELECT=1
+
 # Any driver at all? A GPU's own, or the software one.
 has_vulkan_driver() {
   [ -n "${VK_DRIVER_FILES:-}${VK_ICD_FILENAMES:-}" ] && return
