@@ -30,6 +30,8 @@ pub enum Command {
     },
     /// Download into the browser's storage, going on where an earlier try stopped: [`Answer::Stored`].
     Download { url: String },
+    /// Run every kernel against constants on this adapter: [`Event::Checked`] for each, then [`Answer::SelfTest`].
+    SelfTest,
     /// Put a model on the GPU, in place of the one that is there: [`Answer::Loaded`].
     Load { source: ModelSource },
     /// Tokens of a decision's prompt: [`Answer::Counted`]. `row` is an input row of the contract.
@@ -82,6 +84,11 @@ pub enum Event {
         tokens: u32,
         seconds: f64,
     },
+    /// One kernel of a self-test is done.
+    Checked {
+        done: u32,
+        total: u32,
+    },
     Done(Answer),
     Failed(Fault),
 }
@@ -110,6 +117,7 @@ pub enum Phase {
 #[derive(Serialize, Deserialize, Debug, Clone)]
 pub enum Answer {
     Device(Device),
+    SelfTest(Vec<KernelCheck>),
     Kept(Kept),
     Stored { name: String },
     Loaded(Model),
@@ -134,6 +142,15 @@ pub struct Device {
     /// Bytes of workgroup memory.
     pub workgroup_memory: u32,
     pub f16: bool,
+}
+
+/// What one kernel did in a self-test.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct KernelCheck {
+    pub kernel: String,
+    /// Largest error over what rounding explains: at most 1 when right.
+    pub error: f64,
+    pub passed: bool,
 }
 
 /// What the browser keeps for this page.

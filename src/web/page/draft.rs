@@ -5,10 +5,13 @@ use std::cell::Cell;
 use leptos::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::lasting;
 use crate::decision::{Choice, Json, Row, letter};
 
 /// Most questions on one state.
 pub const MAX_QUESTIONS: usize = 5;
+/// The id of a row that is run on the page; results are not joined by it.
+pub const ROW_ID: &str = "page";
 const STORAGE_KEY: &str = "semif.draft";
 
 /// How the state box is read.
@@ -73,14 +76,14 @@ fn fresh_key() -> u32 {
 
 impl OptionDraft {
     pub fn new(id: &str, description: &str) -> Self {
-        Self { key: fresh_key(), id: RwSignal::new(id.into()), description: RwSignal::new(description.into()) }
+        lasting(|| Self { key: fresh_key(), id: RwSignal::new(id.into()), description: RwSignal::new(description.into()) })
     }
 }
 
 impl QuestionDraft {
     pub fn new(saved: &SavedQuestion) -> Self {
         let options = saved.options.iter().map(|option| OptionDraft::new(&option.id, &option.description)).collect();
-        Self { key: fresh_key(), text: RwSignal::new(saved.question.clone()), options: RwSignal::new(options) }
+        lasting(|| Self { key: fresh_key(), text: RwSignal::new(saved.question.clone()), options: RwSignal::new(options) })
     }
 
     /// An empty question with two options.
@@ -144,13 +147,13 @@ impl Draft {
     }
 
     /// One question as an input row in JSON, or everything that is wrong with it.
-    pub fn row(&self, question: &QuestionDraft) -> Result<String, Vec<String>> {
+    pub fn row(&self, question: &QuestionDraft, id: &str) -> Result<String, Vec<String>> {
         let state = self.state_value().map_err(|problem| vec![problem])?;
         let names = question.option_names();
         let choice = |(id, option): (String, &OptionDraft)| Choice { id, description: option.description.get() };
         let choices: Vec<Choice> = question.options.with(|options| names.into_iter().zip(options).map(choice).collect());
         let text = question.text.get();
-        Row::new("page", state.clone(), &text, choices.clone())?;
+        Row::new(id, state.clone(), &text, choices.clone())?;
         let member = |key: &str, value: Json| (key.to_string(), value);
         let options = choices
             .into_iter()
@@ -159,7 +162,7 @@ impl Draft {
             })
             .collect();
         let row = Json::Object(vec![
-            member("id", Json::String("page".into())),
+            member("id", Json::String(id.into())),
             member("question", Json::String(text)),
             member("state", state),
             member("options", Json::Array(options)),

@@ -3,7 +3,7 @@
 use leptos::prelude::*;
 use web_sys::KeyboardEvent;
 
-use super::draft::{Draft, MAX_QUESTIONS, OptionDraft, Preset, QuestionDraft, StateKind};
+use super::draft::{Draft, MAX_QUESTIONS, OptionDraft, Preset, QuestionDraft, ROW_ID, StateKind};
 use super::run::{self, Ways};
 use super::{Shared, format};
 use crate::decision::{MAX_OPTIONS, MIN_OPTIONS, letter};
@@ -34,7 +34,10 @@ pub fn DecideStep(shared: Shared, presets: Vec<Preset>) -> impl IntoView {
         <section class="step" id="decide" aria-labelledby="decide-title" on:keydown=shortcut>
             <h2 id="decide-title"><span class="number" aria-hidden="true">"2"</span>"Decision"</h2>
             <div class="panel">
-                <div class="chips" role="group" aria-label="Examples"><span class="soft">"Examples"</span>{buttons}</div>
+                <div class="label-row">
+                    <div class="chips" role="group" aria-label="Examples"><span class="soft">"Examples"</span>{buttons}</div>
+                    <super::exchange::Exchange shared=shared/>
+                </div>
                 <div class="columns">
                     <StateBox draft=draft/>
                     <Questions shared=shared/>
@@ -93,7 +96,7 @@ fn Question(shared: Shared, question: QuestionDraft) -> impl IntoView {
     let id = format!("question-{}", question.key);
     let options = question.options;
     // The state has its own line for problems.
-    let problems = move || match (shared.draft.state_value(), shared.draft.row(&question)) {
+    let problems = move || match (shared.draft.state_value(), shared.draft.row(&question, ROW_ID)) {
         (Ok(_), Err(problems)) => problems.join("; ").replace('`', ""),
         _ => String::new(),
     };
@@ -145,7 +148,7 @@ fn TokenCount(shared: Shared, question: QuestionDraft) -> impl IntoView {
     let count = RwSignal::new(None::<Count>);
     let version = StoredValue::new(0u32);
     Effect::new(move |_| {
-        let row = shared.draft.row(&question);
+        let row = shared.draft.row(&question, ROW_ID);
         let loaded = shared.model.with(Option::is_some);
         version.update_value(|v| *v += 1);
         let mine = version.get_value();
@@ -192,10 +195,29 @@ fn RunBar(shared: Shared) -> impl IntoView {
         if shared.model.with(Option::is_none) {
             return Some("Choose a model first.");
         }
-        let bad = shared.draft.questions.get().iter().any(|question| shared.draft.row(question).is_err());
+        let bad = shared.draft.questions.get().iter().any(|question| shared.draft.row(question, ROW_ID).is_err());
         bad.then_some("Complete the decision first.")
     };
     let blocked = move || why_not().is_some();
+    let live = shared.runs.live;
+    // A moment after the last key, and never while a run is going on: its end is a change, too.
+    let version = StoredValue::new(0u32);
+    Effect::new(move |_| {
+        let (on, changed) = (live.get(), shared.draft.get());
+        version.update_value(|v| *v += 1);
+        let mine = version.get_value();
+        if !on || running() || blocked() || shared.runs.last.with_value(|last| last.as_ref() == Some(&changed)) {
+            return;
+        }
+        set_timeout(
+            move || {
+                if version.try_get_value() == Some(mine) {
+                    run::start(shared, Ways::Read);
+                }
+            },
+            std::time::Duration::from_millis(400),
+        );
+    });
     view! {
         <div class="run-bar">
             <Show when=running fallback=move || view! {
@@ -207,6 +229,7 @@ fn RunBar(shared: Shared) -> impl IntoView {
                 </button>
                 <span class="soft">{move || if runs.stopping.get() { "Ending the current step…" } else { "" }}</span>
             </Show>
+            <label class="check"><input type="checkbox" id="live" prop:checked=move || live.get() on:change=move |event| live.set(event_target_checked(&event))/>"Read while typing"</label>
             <p class="soft">{move || why_not().unwrap_or("Ctrl or ⌘ with Enter runs both ways, Escape stops.")}</p>
         </div>
     }

@@ -3,6 +3,7 @@
 mod client;
 mod draft;
 mod editor;
+mod exchange;
 mod format;
 mod hook;
 mod ladder;
@@ -10,6 +11,9 @@ mod models;
 mod notice;
 mod results;
 mod run;
+mod selftest;
+
+use std::cell::RefCell;
 
 use leptos::prelude::*;
 use wasm_bindgen::JsCast;
@@ -32,6 +36,16 @@ pub fn run() {
     };
     element.set_inner_html("");
     leptos::mount::mount_to(element, Page).forget();
+}
+
+thread_local!(static OWNER: RefCell<Option<Owner>> = const { RefCell::new(None) });
+
+/// Makes signals that live as long as the page. Made in a click, they would go with the button that was clicked.
+pub fn lasting<T>(make: impl FnOnce() -> T) -> T {
+    match OWNER.with_borrow(Clone::clone) {
+        Some(owner) => owner.with(make),
+        None => make(),
+    }
 }
 
 /// The state that all parts of the page share. Copies are the same state.
@@ -83,10 +97,23 @@ impl Shared {
     }
 }
 
+/// Registers the service worker, which keeps the page itself. Without one the page works as long as there is a network.
+fn work_offline() {
+    let container = web_sys::window().map(|window| window.navigator().service_worker());
+    if let Some(container) = container.filter(|container| container.is_object()) {
+        let registered = container.register("./sw.js");
+        spawn_local(async move {
+            let _ = wasm_bindgen_futures::JsFuture::from(registered).await;
+        });
+    }
+}
+
 #[component]
 fn Page() -> impl IntoView {
+    OWNER.set(Owner::current());
     let presets = draft::presets();
-    let saved = draft::load().or_else(|| presets.first().map(|preset| preset.draft.clone()));
+    // A link's decision stands in for what was typed last, which stays in the storage until something is changed.
+    let saved = exchange::from_address().or_else(draft::load).or_else(|| presets.first().map(|preset| preset.draft.clone()));
     let draft = match saved {
         Some(saved) => Draft::new(&saved),
         None => {
@@ -122,7 +149,13 @@ fn Page() -> impl IntoView {
     shared.refresh_kept();
     hook::install(shared);
     // At once and not after a rest: a tab that is closed a moment later has lost nothing.
-    Effect::new(move |_| draft::save(&draft.get()));
+    Effect::new(move |first: Option<()>| {
+        let data = draft.get();
+        if first.is_some() {
+            draft::save(&data);
+        }
+    });
+    work_offline();
     view! {
         <models::ModelStep shared=shared/>
         <editor::DecideStep shared=shared presets=presets/>

@@ -227,7 +227,7 @@ pub fn ModelStep(shared: Shared) -> impl IntoView {
 fn DeviceLine(shared: Shared) -> impl IntoView {
     let described = move || match shared.device.get() {
         None => view! { <p class="device"><span class="dot wait" aria-hidden="true"></span>"Asking the browser for a GPU…"</p> }.into_any(),
-        Some(Ok(device)) => view! { <DeviceWords device=device/> }.into_any(),
+        Some(Ok(device)) => view! { <DeviceWords shared=shared device=device/> }.into_any(),
         Some(Err(fault)) => view! {
             <FaultNotice fault=fault>
                 <button type="button" class="button" on:click=move |_| shared.probe()>"Ask again"</button>
@@ -239,15 +239,16 @@ fn DeviceLine(shared: Shared) -> impl IntoView {
 }
 
 #[component]
-fn DeviceWords(device: Device) -> impl IntoView {
+fn DeviceWords(shared: Shared, device: Device) -> impl IntoView {
     let name = if device.detail.is_empty() { device.name.clone() } else { format!("{} ({})", device.name, device.detail) };
+    let asked = web_sys::window().and_then(|window| window.location().search().ok()).is_some_and(|search| search.contains("selftest"));
     let pace = if device.software {
         "This is a software renderer, not a graphics card: everything works, slowly. A model below 200 MB is advisable."
     } else {
         "Models that fit its memory run at full speed."
     };
     view! {
-        <details class="device">
+        <details class="device" open=asked>
             <summary><span class=if device.software { "dot slow" } else { "dot good" } aria-hidden="true"></span><span>"This device: "<strong>{name}</strong></span></summary>
             <p>{pace}</p>
             <dl class="facts">
@@ -258,6 +259,7 @@ fn DeviceWords(device: Device) -> impl IntoView {
                 <div><dt>"16-bit floats"</dt><dd>{if device.f16 { "yes" } else { "no, not needed" }}</dd></div>
             </dl>
             <p class="soft">"Tensors larger than a binding are split by rows, so these limits slow a model down at most. Only memory can rule it out."</p>
+            <super::selftest::SelfTest shared=shared/>
         </details>
     }
 }

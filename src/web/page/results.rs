@@ -2,7 +2,7 @@
 
 use leptos::prelude::*;
 
-use super::draft::QuestionDraft;
+use super::draft::{QuestionDraft, ROW_ID};
 use super::run::{Lane, Outcome, now, top};
 use super::{Shared, format};
 use crate::decision::letter;
@@ -48,7 +48,7 @@ fn Verdict(shared: Shared) -> impl IntoView {
     let below = move || match sums.get() {
         Some((_, _, tokens)) => {
             format!(
-                "Same model, same prompt, same GPU. Reading wrote nothing; writing took {}, one forward pass each.",
+                "Same model, same case, same GPU. Reading wrote nothing; writing took {}, one forward pass each.",
                 format::plural(tokens, "token")
             )
         }
@@ -76,7 +76,7 @@ fn Lanes(shared: Shared, question: QuestionDraft) -> impl IntoView {
     let direct = Signal::derive(move || of().map_or(Lane::Off, |outcome| outcome.direct.get()));
     let written = Signal::derive(move || of().map_or(Lane::Off, |outcome| outcome.written.get()));
     let stream = Signal::derive(move || of().map(|outcome| outcome.stream.get()).unwrap_or_default());
-    let stale = move || of().is_some_and(|outcome| shared.draft.row(&question).ok().as_ref() != Some(&outcome.row.get_value()));
+    let stale = move || of().is_some_and(|outcome| shared.draft.row(&question, ROW_ID).ok().as_ref() != Some(&outcome.row.get_value()));
     // Before a run the bars already stand there, empty, so that nothing moves when numbers arrive.
     let names = Signal::derive(move || match of() {
         Some(outcome) => outcome.names.get_value(),

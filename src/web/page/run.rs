@@ -3,19 +3,37 @@
 use leptos::prelude::*;
 use wasm_bindgen_futures::spawn_local;
 
-use super::Shared;
+use super::draft::{ROW_ID, SavedDraft};
+use super::{Shared, lasting};
 use crate::web::protocol::{Answer, Command, Decision, Event, Fault, FaultKind, Generation};
 
 /// What is being run and what has come out. Copies are the same state.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Runs {
     pub outcomes: RwSignal<Vec<Outcome>>,
     /// The job in progress; none while nothing runs.
     pub job: RwSignal<Option<u32>>,
     /// Set from the click on Stop until the run has ended.
     pub stopping: RwSignal<bool>,
+    /// Read again after each change.
+    pub live: RwSignal<bool>,
+    /// The draft that was run last.
+    pub last: StoredValue<Option<SavedDraft>>,
     /// What a screen reader is told.
     pub said: RwSignal<String>,
+}
+
+impl Default for Runs {
+    fn default() -> Self {
+        Self {
+            outcomes: RwSignal::default(),
+            job: RwSignal::default(),
+            stopping: RwSignal::default(),
+            live: RwSignal::default(),
+            last: StoredValue::new(None),
+            said: RwSignal::default(),
+        }
+    }
 }
 
 /// The outcome of one question. Copies are the same state.
@@ -30,6 +48,17 @@ pub struct Outcome {
     pub direct: RwSignal<Lane<Decision>>,
     pub written: RwSignal<Lane<Generation>>,
     pub stream: RwSignal<Stream>,
+}
+
+impl Outcome {
+    /// Gives the signals back; nothing shows this outcome any more.
+    fn dispose(self) {
+        self.row.dispose();
+        self.names.dispose();
+        self.direct.dispose();
+        self.written.dispose();
+        self.stream.dispose();
+    }
 }
 
 /// What has been written so far.
@@ -82,17 +111,22 @@ pub fn start(shared: Shared, ways: Ways) {
     let questions = shared.draft.questions.get_untracked();
     let mut outcomes = Vec::new();
     for question in &questions {
-        let Ok(row) = untrack(|| shared.draft.row(question)) else { return };
-        outcomes.push(Outcome {
+        let Ok(row) = untrack(|| shared.draft.row(question, ROW_ID)) else { return };
+        let names = untrack(|| question.option_names());
+        let written = if ways == Ways::Both { Lane::Waiting } else { Lane::Off };
+        outcomes.push(lasting(|| Outcome {
             key: question.key,
             row: StoredValue::new(row),
-            names: StoredValue::new(untrack(|| question.option_names())),
+            names: StoredValue::new(names),
             direct: RwSignal::new(Lane::Waiting),
-            written: RwSignal::new(if ways == Ways::Both { Lane::Waiting } else { Lane::Off }),
+            written: RwSignal::new(written),
             stream: RwSignal::default(),
-        });
+        }));
     }
+    runs.last.set_value(Some(untrack(|| shared.draft.get())));
+    let before = runs.outcomes.get_untracked();
     runs.outcomes.set(outcomes.clone());
+    before.into_iter().for_each(Outcome::dispose);
     runs.stopping.set(false);
     runs.job.set(Some(0));
     spawn_local(async move {

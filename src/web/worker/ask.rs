@@ -95,8 +95,15 @@ pub async fn decide(loaded: &mut Loaded, row: &str) -> Result<Decision, Fault> {
         total_seconds,
         entropy: readout.entropy / std::f64::consts::LN_2,
         margin: readout.margin,
-        row: serde_json::to_string_pretty(&result).map_err(|error| Fault::new(FaultKind::Crash, error.to_string()))?,
+        row: lines(&result).map_err(|error| Fault::new(FaultKind::Crash, error.to_string()))?,
     })
+}
+
+/// JSON with one member a line: readable, and short.
+fn lines(result: &ResultRow) -> serde_json::Result<String> {
+    let serde_json::Value::Object(members) = serde_json::to_value(result)? else { return serde_json::to_string(result) };
+    let member = |(key, value): (&String, &serde_json::Value)| format!("  \"{key}\": {value}");
+    Ok(format!("{{\n{}\n}}", members.iter().map(member).collect::<Vec<_>>().join(",\n")))
 }
 
 /// Lets the model write the same distribution as JSON, telling the page every token.

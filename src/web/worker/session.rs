@@ -11,8 +11,9 @@ use crate::decision::ModelRef;
 use crate::engine::{Ask, Engine, EngineError, ErrorKind, LoadOptions, LoadProgress};
 use crate::gguf::{ByteSource, SourceError};
 use crate::gpu::{Gpu, GpuError, GpuOptions};
+use crate::kernels::selftest;
 use crate::model::ModelError;
-use crate::web::protocol::{Answer, Command, Count, Device, Event, Fault, FaultKind, Model, ModelSource, Phase};
+use crate::web::protocol::{Answer, Command, Count, Device, Event, Fault, FaultKind, KernelCheck, Model, ModelSource, Phase};
 
 /// Tries before a missing adapter is believed: right after the browser's start the first answer can be null.
 const ADAPTER_TRIES: i32 = 3;
@@ -53,6 +54,7 @@ impl Session {
                 let gpu = self.gpu().await?;
                 Ok(Answer::Device(describe(&gpu, &adapter_words().await)))
             }
+            Command::SelfTest => Ok(Answer::SelfTest(self.self_test(job).await?)),
             Command::Load { source } => Ok(Answer::Loaded(self.load(job, &source).await?)),
             Command::Count { row } => {
                 let loaded = self.loaded()?;
@@ -101,6 +103,18 @@ impl Session {
         };
         self.gpu = Some(gpu.clone());
         Ok(gpu)
+    }
+
+    async fn self_test(&mut self, job: &Job) -> Result<Vec<KernelCheck>, Fault> {
+        let gpu = self.gpu().await?;
+        let mut done = 0;
+        let mut seen = |_: &selftest::Check| {
+            done += 1;
+            job.post(Event::Checked { done, total: selftest::COUNT as u32 });
+        };
+        let checks = selftest::run(&gpu, &mut seen).await.map_err(|error| gpu_fault(&error))?;
+        let check = |check: selftest::Check| KernelCheck { kernel: check.kernel, error: check.error, passed: check.passed };
+        Ok(checks.into_iter().map(check).collect())
     }
 
     async fn load(&mut self, job: &Job, source: &ModelSource) -> Result<Model, Fault> {
