@@ -1,7 +1,7 @@
 //! Errors of a loaded model, and their kind for exit codes and pages.
 
 use crate::gpu::GpuError;
-use crate::model::ModelError;
+use crate::model::{MemoryPlan, ModelError};
 use thiserror::Error;
 
 /// What an error means to the caller.
@@ -37,6 +37,14 @@ pub enum EngineError {
     /// No tokenizer or template.
     #[error("this model file has no usable tokenizer: {0}")]
     NoText(String),
+    /// The plan says that the model will not fit.
+    #[error("the model needs {} of GPU memory ({}), the adapter has {}", gigabytes(plan.total()), parts(plan), gigabytes(*available))]
+    TooLarge {
+        /// What it would take.
+        plan: Box<MemoryPlan>,
+        /// Bytes there are.
+        available: u64,
+    },
     /// Token ids outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {vocab}")]
     Token {
@@ -61,12 +69,22 @@ pub enum EngineError {
     Labels(usize),
 }
 
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.2} GB", bytes as f64 / 1e9)
+}
+
+fn parts(plan: &MemoryPlan) -> String {
+    let classes = plan.weights.iter().map(|(class, bytes)| format!("{class} {}", gigabytes(*bytes)));
+    let rest = [format!("cache {}", gigabytes(plan.cache)), format!("scratch {}", gigabytes(plan.scratch))];
+    classes.chain(rest).collect::<Vec<_>>().join(", ")
+}
+
 impl EngineError {
     /// What it means to the caller.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Model(ModelError::Cancelled) => ErrorKind::Interrupted,
-            Self::Model(ModelError::Gpu(_)) | Self::Gpu(_) => ErrorKind::Gpu,
+            Self::Model(ModelError::Gpu(_)) | Self::Gpu(_) | Self::TooLarge { .. } => ErrorKind::Gpu,
             Self::Model(_) | Self::NoText(_) => ErrorKind::ModelFile,
             Self::Precision { .. } | Self::Token { .. } | Self::Empty | Self::Budget { .. } | Self::Labels(_) => ErrorKind::Input,
         }

@@ -101,6 +101,12 @@ impl Engine {
         let plan = ModelPlan::new(&gguf, &config, limits)?;
         let chunk = if options.chunk > 0 { options.chunk } else { Self::default_chunk(gpu) };
         let info = ModelInfo::new(&gguf, &config, &plan, options.max_tokens, chunk);
+        if let Some(all) = gpu.info().memory {
+            let available = all.saturating_sub(gpu.memory_in_use());
+            if info.memory.total() > available {
+                return Err(EngineError::TooLarge { plan: Box::new(info.memory), available });
+            }
+        }
         let mut upload = |p: UploadProgress| progress(LoadProgress::Weights { done: p.done, total: p.total });
         let weights = Weights::upload(gpu, source, &config, &plan, &mut upload).await?;
         go(progress(LoadProgress::WarmUp))?;

@@ -1,8 +1,16 @@
 //! Buffers with an identity, and views (ranges) of them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// Bytes of all live buffers of a device, and the most there ever were.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    pub now: AtomicU64,
+    pub most: AtomicU64,
+}
 
 /// A GPU buffer. `id` is unique in the process, so that bind groups can be cached by it.
 #[derive(Debug)]
@@ -13,11 +21,20 @@ pub struct Buffer {
     pub id: u64,
     /// Size in bytes.
     pub size: u64,
+    usage: Arc<Usage>,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.usage.now.fetch_sub(self.size, Ordering::Relaxed);
+    }
 }
 
 impl Buffer {
-    pub(super) fn new(raw: wgpu::Buffer, size: u64) -> Self {
-        Self { raw, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), size }
+    pub(super) fn new(raw: wgpu::Buffer, size: u64, usage: Arc<Usage>) -> Self {
+        let now = usage.now.fetch_add(size, Ordering::Relaxed) + size;
+        usage.most.fetch_max(now, Ordering::Relaxed);
+        Self { raw, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), size, usage }
     }
 
     /// The whole buffer as a view.

@@ -1,7 +1,9 @@
 //! Finding an adapter, opening a device on it, memory and readback.
 
-use super::{Buffer, GpuError, Kernel};
+use super::buffer::Usage;
+use super::{Buffer, GpuError, Kernel, memory};
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 /// How to open a GPU.
@@ -11,6 +13,8 @@ pub struct GpuOptions {
     pub adapter: Option<String>,
     /// Ask for the WebGPU default limits and no features, whatever the adapter offers (for tests of the lowest common ground).
     pub default_limits: bool,
+    /// Use at most so many bytes of GPU memory, however much there is.
+    pub memory: Option<u64>,
 }
 
 /// What an adapter says about itself.
@@ -51,6 +55,8 @@ pub struct GpuInfo {
     pub software: bool,
     /// GPU timestamps can be taken.
     pub timestamps: bool,
+    /// Memory that buffers may take in all, bytes: the adapter's own, or the limit asked for. `None` where nobody tells (browsers).
+    pub memory: Option<u64>,
 }
 
 struct Inner {
@@ -59,6 +65,7 @@ struct Inner {
     info: GpuInfo,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
     fault: Arc<Mutex<Option<GpuError>>>,
+    usage: Arc<Usage>,
 }
 
 /// An open device. Cheap to clone; all clones are the same device.
@@ -197,9 +204,10 @@ impl Gpu {
             max_buffer: limits.max_buffer_size,
             software: summary.kind == "cpu" || summary.name.to_lowercase().contains("swiftshader"),
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
+            memory: [memory::of(adapter), options.memory].into_iter().flatten().min(),
             adapter: summary,
         };
-        Ok(Gpu(Arc::new(Inner { device, queue, info, kernels: Mutex::default(), fault })))
+        Ok(Gpu(Arc::new(Inner { device, queue, info, kernels: Mutex::default(), fault, usage: Arc::default() })))
     }
 
     /// What this device is and allows.
@@ -239,12 +247,27 @@ impl Gpu {
         if size > self.0.info.max_buffer {
             return Err(memory(format!("the adapter allows {} bytes a buffer", self.0.info.max_buffer)));
         }
+        if let Some(all) = self.0.info.memory
+            && self.memory_in_use() + size > all
+        {
+            return Err(memory(format!("{} of {all} bytes are in use", self.memory_in_use())));
+        }
         let scope = self.0.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let raw = self.0.device.create_buffer(&wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false });
         if let Some(e) = scope.pop().await {
             return Err(memory(e.to_string()));
         }
-        Ok(Buffer::new(raw, size))
+        Ok(Buffer::new(raw, size, self.0.usage.clone()))
+    }
+
+    /// Bytes of all buffers now alive.
+    pub fn memory_in_use(&self) -> u64 {
+        self.0.usage.now.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes that were ever in use together.
+    pub fn peak_memory(&self) -> u64 {
+        self.0.usage.most.load(Ordering::Relaxed)
     }
 
     /// Copies `data` (length a multiple of 4) into a buffer at byte `offset` before the next submitted work.

@@ -3,6 +3,7 @@
 mod buffer;
 mod device;
 mod error;
+mod memory;
 mod pipeline;
 mod recorder;
 pub mod template;

@@ -21,6 +21,18 @@ pub enum Class {
     Vectors,
 }
 
+impl std::fmt::Display for Class {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Embedding => "embedding",
+            Self::Output => "output",
+            Self::Mixer => "attention",
+            Self::FeedForward => "feed-forward",
+            Self::Vectors => "vectors",
+        })
+    }
+}
+
 /// Rows of one tensor that go into a part.
 #[derive(Debug, Clone)]
 pub struct Source {
