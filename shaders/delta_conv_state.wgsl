@@ -10,7 +10,7 @@ struct Segment {
   row: u32,
   rows: u32,
   state_in: u32,
-  state_out: u32,
+  state_out: u32,  // 0xffffffff: the state is not kept
 }
 
 @group(0) @binding(0) var<storage, read> x: array<f32>;
@@ -31,6 +31,9 @@ fn input(row: i32, s: Segment, channel: u32) -> f32 {
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
   let s = segments[group.y];
+  if (s.state_out == 0xffffffffu) {
+    return;
+  }
   let channel = group.x * 128u + t;
   let n = i32(s.rows);
   let a = input(n - 3, s, channel);

@@ -15,7 +15,7 @@ struct Segment {
   row: u32,
   rows: u32,
   state_in: u32,
-  state_out: u32,
+  state_out: u32,  // 0xffffffff: the state is not kept
 }
 
 @group(0) @binding(0) var<storage, read> x: array<f32>;             // [rows, ld] projections
@@ -78,6 +78,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
       o[row * p.value_heads * 128u + head * 128u + t] = (out.x + out.y) + (out.z + out.w);
     }
+  }
+  if (s.state_out == 0xffffffffu) {
+    return;
   }
 //#for i in 0..32
 //#for e in 0..4

@@ -7,6 +7,7 @@ struct Params {
   blocks: u32,  // columns / 32
   ldh: u32,     // row stride of h in vec4
   ids: u32,     // number of ids, the row stride of logits
+  row_at: u32,  // first row of logits
 }
 
 @group(0) @binding({{PLANES}}) var<storage, read> h: array<vec4<f32>>;
@@ -37,6 +38,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   workgroupBarrier();
 //#end
   if (t == 0u) {
-    logits[group.y * p.ids + group.x] = part[0];
+    logits[(p.row_at + group.y) * p.ids + group.x] = part[0];
   }
 }

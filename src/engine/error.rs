@@ -64,6 +64,9 @@ pub enum EngineError {
         /// Budget.
         budget: u32,
     },
+    /// The caller asked to stop.
+    #[error("stopped on request")]
+    Cancelled,
     /// More labels than can be read at once.
     #[error("{0} labels asked for; at most 4096 can be read at once")]
     Labels(usize),
@@ -83,7 +86,7 @@ impl EngineError {
     /// What it means to the caller.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Model(ModelError::Cancelled) => ErrorKind::Interrupted,
+            Self::Model(ModelError::Cancelled) | Self::Cancelled => ErrorKind::Interrupted,
             Self::Model(ModelError::Gpu(_)) | Self::Gpu(_) | Self::TooLarge { .. } => ErrorKind::Gpu,
             Self::Model(_) | Self::NoText(_) => ErrorKind::ModelFile,
             Self::Precision { .. } | Self::Token { .. } | Self::Empty | Self::Budget { .. } | Self::Labels(_) => ErrorKind::Input,

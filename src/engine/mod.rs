@@ -3,12 +3,16 @@
 mod error;
 mod info;
 mod precision;
+mod prefix;
 mod run;
+mod shared;
 
 pub use error::{EngineError, ErrorKind};
 pub use info::ModelInfo;
 pub use precision::Precision;
+pub use prefix::{PrefixUse, common_prefix, shared_prefix};
 pub use run::{Ask, Generation, Logits};
+pub use shared::{Reading, SharedAsk, SharedReading};
 
 use crate::gguf::{ByteSource, Gguf};
 use crate::gpu::{Buffer, Gpu, Recorder};
@@ -42,11 +46,13 @@ pub struct LoadOptions {
     pub max_tokens: u32,
     /// Rows of a chunk; 0 chooses by adapter. Never changes a bit of a result.
     pub chunk: u32,
+    /// GPU bytes that kept prefixes may take; twice the cache of a longest prompt when `None`.
+    pub cache_bytes: Option<u64>,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { precision: Precision::Exact, max_tokens: 4096, chunk: 0 }
+        Self { precision: Precision::Exact, max_tokens: 4096, chunk: 0, cache_bytes: None }
     }
 }
 
@@ -65,6 +71,11 @@ pub struct Engine {
     /// Answer slots' ids and logits.
     ids: Buffer,
     slot_logits: Buffer,
+    /// Maximum, sum and argmax over the vocabulary of each prompt of a portion.
+    slot_stats: Buffer,
+    /// Kept prefixes, and the bytes they may take.
+    store: prefix::Store,
+    cache_budget: u64,
     /// Operations a second as last measured, 0 before.
     rate: f64,
 }
@@ -110,6 +121,7 @@ impl Engine {
         let mut upload = |p: UploadProgress| progress(LoadProgress::Weights { done: p.done, total: p.total });
         let weights = Weights::upload(gpu, source, &config, &plan, &mut upload).await?;
         go(progress(LoadProgress::WarmUp))?;
+        let info_cache = info.memory.cache;
         let mut engine = Engine {
             gpu: gpu.clone(),
             rec: Recorder::new(gpu).await?,
@@ -123,6 +135,9 @@ impl Engine {
             max_tokens: options.max_tokens,
             ids: gpu.buffer("slot ids", MOST_IDS as u64 * 4).await?,
             slot_logits: gpu.buffer("slot logits", MOST_IDS as u64 * 4).await?,
+            slot_stats: gpu.buffer("slot statistics", 256 * 12).await?,
+            store: prefix::Store::default(),
+            cache_budget: options.cache_bytes.unwrap_or(2 * info_cache),
             rate: 0.0,
         };
         // Half a second of work at the speed of a slow adapter, until a measurement is there.

@@ -52,7 +52,7 @@ pub struct Generation {
 }
 
 /// A submit should not hold the GPU longer than this.
-const SUBMIT_SECONDS: f64 = 0.04;
+pub(super) const SUBMIT_SECONDS: f64 = 0.04;
 /// Generation steps in flight are chosen so that a readback comes about this often.
 const READBACK_SECONDS: f64 = 0.03;
 
@@ -64,7 +64,7 @@ impl Engine {
         Ok(())
     }
 
-    fn check_tokens(&self, tokens: &[u32], more: usize) -> Result<(), EngineError> {
+    pub(super) fn check_tokens(&self, tokens: &[u32], more: usize) -> Result<(), EngineError> {
         if tokens.is_empty() {
             return Err(EngineError::Empty);
         }
@@ -74,7 +74,7 @@ impl Engine {
         self.check_ids(tokens)
     }
 
-    fn check_ids(&self, ids: &[u32]) -> Result<(), EngineError> {
+    pub(super) fn check_ids(&self, ids: &[u32]) -> Result<(), EngineError> {
         match ids.iter().find(|id| **id >= self.config.vocab) {
             Some(&id) => Err(EngineError::Token { id, vocab: self.config.vocab }),
             None => Ok(()),
@@ -84,7 +84,7 @@ impl Engine {
     /// Runs a prompt chunk by chunk; its last row's final state is then the only one in the scratch.
     async fn prefill(&mut self, sequence: &mut Sequence, tokens: &[u32], room: usize) -> Result<(), EngineError> {
         let total = (tokens.len() + room) as u32;
-        self.cache.reserve(&mut self.rec, sequence, total).await?;
+        self.cache.reserve(&mut self.rec, sequence, total, true).await?;
         self.forward.cover(&mut self.rec, &self.config, &self.weights, total).await?;
         let step = self.forward.max_rows() as usize;
         let count = tokens.len().div_ceil(step);
@@ -100,14 +100,14 @@ impl Engine {
     }
 
     /// Learns the adapter's speed, and with it how much work a submit may hold.
-    fn learn(&mut self, operations: f64, seconds: f64) {
+    pub(super) fn learn(&mut self, operations: f64, seconds: f64) {
         if operations > 1e8 && seconds > 0.0 {
             self.rate = operations / seconds;
             self.rec.set_budget((self.rate * SUBMIT_SECONDS) as u64);
         }
     }
 
-    fn operations(&self, tokens: usize) -> f64 {
+    pub(super) fn operations(&self, tokens: usize) -> f64 {
         let weights: u64 = self.weights.layers.iter().map(|l| u64::from(l.gate_up.cols) * u64::from(l.gate_up.rows + l.down.cols)).sum();
         2.0 * tokens as f64 * weights as f64
     }
@@ -126,6 +126,9 @@ impl Engine {
         let mut sequence = Sequence::default();
         let result = self.logits_of(&mut sequence, tokens, ask).await;
         self.cache.release(sequence);
+        if result.is_err() {
+            self.rec.discard();
+        }
         let mut logits = result?;
         logits.forward_seconds = now_seconds() - start;
         self.learn(self.operations(tokens.len()), logits.forward_seconds);
@@ -139,7 +142,7 @@ impl Engine {
         let n = ask.labels.len() as u64 * 4;
         if n > 0 {
             self.gpu.write(&self.ids, 0, bytemuck::cast_slice(&ask.labels));
-            head::slots(&mut self.rec, self.weights.head(), last, 1, self.ids.all(), ask.labels.len() as u32, self.slot_logits.all());
+            head::slots(&mut self.rec, self.weights.head(), last, 1, self.ids.all(), ask.labels.len() as u32, self.slot_logits.all(), 0);
         }
         let all = ask.full || ask.top > 0;
         if ask.stats || all {
@@ -186,6 +189,9 @@ impl Engine {
         let mut sequence = Sequence::default();
         let result = self.generate_in(&mut sequence, tokens, max_new, stop, on_token).await;
         self.cache.release(sequence);
+        if result.is_err() {
+            self.rec.discard();
+        }
         result
     }
 

@@ -1,7 +1,7 @@
 //! Finding an adapter, opening a device on it, memory and readback.
 
 use super::buffer::Usage;
-use super::{Buffer, GpuError, Kernel, memory};
+use super::{Buffer, GpuError, Kernel, View, memory};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -309,9 +309,23 @@ impl Gpu {
     /// # Errors
     /// A lost device, or whatever went wrong in the work before.
     pub async fn read(&self, buffer: &Buffer, offset: u64, size: u64) -> Result<Vec<u8>, GpuError> {
-        let staging = self.buffer_with("readback", size, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST).await?;
+        Ok(self.read_all(&[View { buffer, offset, size }]).await?.pop().unwrap_or_default())
+    }
+
+    /// Reads several ranges (sizes multiples of 4) in one readback, after everything submitted so far.
+    ///
+    /// # Errors
+    /// As [`Gpu::read`].
+    pub async fn read_all(&self, views: &[View<'_>]) -> Result<Vec<Vec<u8>>, GpuError> {
+        let size: u64 = views.iter().map(|v| v.size).sum();
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let staging = self.buffer_with("readback", size, usage).await?;
         let mut encoder = self.0.device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(&buffer.raw, offset, &staging.raw, 0, size);
+        let mut at = 0;
+        for v in views {
+            encoder.copy_buffer_to_buffer(&v.buffer.raw, v.offset, &staging.raw, at, v.size);
+            at += v.size;
+        }
         self.0.queue.submit([encoder.finish()]);
         let (tx, rx) = futures_channel::oneshot::channel();
         staging.raw.slice(..size).map_async(wgpu::MapMode::Read, move |r| {
@@ -326,6 +340,12 @@ impl Gpu {
             Err(_) => return Err(GpuError::Lost("the readback was dropped".into())),
         }
         let data = staging.raw.slice(..size).get_mapped_range().map_err(|e| GpuError::Validation(e.to_string()))?;
-        Ok(data.to_vec())
+        let mut rest: &[u8] = &data;
+        let mut take = |v: &View<'_>| {
+            let (one, more) = rest.split_at(v.size as usize);
+            rest = more;
+            one.to_vec()
+        };
+        Ok(views.iter().map(&mut take).collect())
     }
 }

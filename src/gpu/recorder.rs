@@ -129,6 +129,13 @@ impl Recorder {
         bind
     }
 
+    /// Forgets what is recorded and not yet submitted.
+    pub fn discard(&mut self) {
+        self.steps.clear();
+        self.bytes.clear();
+        self.cost = 0;
+    }
+
     /// Sends what is recorded to the GPU; does not wait.
     pub fn submit(&mut self) {
         if self.steps.is_empty() {

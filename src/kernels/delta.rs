@@ -5,7 +5,7 @@ use crate::gpu::template::Defs;
 use crate::gpu::{Access, Recorder, View};
 use bytemuck::{Pod, Zeroable};
 
-/// `state_in` of a segment that starts a sequence.
+/// `state_in` of a segment that starts a sequence; `state_out` of one whose state nobody will need.
 pub const NO_STATE: u32 = u32::MAX;
 
 /// Consecutive rows of one sequence.
@@ -18,7 +18,7 @@ pub struct Segment {
     pub rows: u32,
     /// State slot before the first row, or [`NO_STATE`].
     pub state_in: u32,
-    /// State slot after the last row (may be the same slot).
+    /// State slot after the last row (may be the same slot), or [`NO_STATE`].
     pub state_out: u32,
 }
 

@@ -15,6 +15,7 @@ struct SlotParams {
     blocks: u32,
     ldh: u32,
     ids: u32,
+    row_at: u32,
 }
 
 #[repr(C)]
@@ -46,11 +47,12 @@ pub fn stats_variant() -> Variant {
     }
 }
 
-/// `logits[m, i] = w[ids[i], :] . h[m, :]` for m < `rows`, i < `count`.
-pub fn slots(rec: &mut Recorder, w: &Matrix, h: Mat<'_>, rows: u32, ids: View<'_>, count: u32, logits: View<'_>) {
+/// `logits[row_at + m, i] = w[ids[i], :] . h[m, :]` for m < `rows`, i < `count`.
+#[allow(clippy::too_many_arguments)]
+pub fn slots(rec: &mut Recorder, w: &Matrix, h: Mat<'_>, rows: u32, ids: View<'_>, count: u32, logits: View<'_>, row_at: u32) {
     for part in &w.parts {
         let kernel = slots_variant(part.ty).kernel(rec.gpu());
-        let params = SlotParams { first: part.first, count: part.rows, blocks: w.blocks(), ldh: h.ld / 4, ids: count };
+        let params = SlotParams { first: part.first, count: part.rows, blocks: w.blocks(), ldh: h.ld / 4, ids: count, row_at };
         let cost = 2 * u64::from(rows) * u64::from(count) * u64::from(w.cols);
         rec.dispatch(&kernel, &part.views(&[h.view, ids, logits]), &params, [count, rows, 1], cost);
     }
@@ -80,8 +82,8 @@ mod tests {
             let h = random.values(2 * 256);
             let ids = [103u32, 0, 63, 64, 7];
             let (hb, ib, l) = (upload(&gpu, &h), upload(&gpu, &ids), upload(&gpu, &[0f32; 64]));
-            slots(&mut rec, &w, Mat::new(&hb, 256), 2, ib.all(), 5, l.all());
-            let found: Vec<f32> = download(&mut rec, &l, 10);
+            slots(&mut rec, &w, Mat::new(&hb, 256), 2, ib.all(), 5, l.all(), 1);
+            let found: Vec<f32> = download::<f32>(&mut rec, &l, 15)[5..].to_vec();
             let dot = |r: usize, id: u32| {
                 h[r * 256..][..256].iter().zip(&values[id as usize * 256..]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
             };

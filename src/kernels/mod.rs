@@ -1,6 +1,7 @@
 //! One file a kernel: parameters, dispatch, and its test against a reference. The WGSL stands in `shaders/` under the same name.
 
 pub mod attention;
+pub mod copy_pages;
 pub mod delta;
 pub mod embed;
 pub mod gather;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 fn shader(name: &str) -> Option<&'static str> {
     Some(match name {
         "attention.wgsl" => include_str!("../../shaders/attention.wgsl"),
+        "copy_pages.wgsl" => include_str!("../../shaders/copy_pages.wgsl"),
         "delta_conv.wgsl" => include_str!("../../shaders/delta_conv.wgsl"),
         "delta_conv_state.wgsl" => include_str!("../../shaders/delta_conv_state.wgsl"),
         "delta_norm.wgsl" => include_str!("../../shaders/delta_norm.wgsl"),
@@ -100,6 +102,7 @@ pub fn all_variants() -> Vec<Variant> {
     all.push(rms_norm::variant());
     all.push(swiglu::variant());
     all.push(gather::variant());
+    all.push(copy_pages::variant());
     for pairs in [rope::Pairs::Halves, rope::Pairs::Adjacent] {
         all.extend([false, true].map(|norm| rope::variant(pairs, norm)));
     }

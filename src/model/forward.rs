@@ -41,17 +41,27 @@ impl Batch {
     /// logits are wanted.
     pub fn push(&mut self, sequence: &mut Sequence, tokens: &[u32], output: bool) {
         let (row, rows) = (self.rows.len() as u32, tokens.len() as u32);
-        self.segments.push(Segment { row, rows, state_in: sequence.state_in(), state_out: sequence.state.unwrap_or(0) });
+        self.segments.push(Segment { row, rows, state_in: sequence.state_in(), state_out: sequence.state_out() });
         self.positions.push(sequence.len);
         self.page_at.push(self.pages.len() as u32);
         self.pages.extend_from_slice(&sequence.pages);
         for (i, &token) in (sequence.len..).zip(tokens) {
             self.rows.push(BatchRow { token, row: Row { position: i, slot: sequence.slot(i) } });
         }
-        sequence.len += rows;
+        sequence.advance(rows);
         if output && rows > 0 {
             self.outputs.push(row + rows - 1);
         }
+    }
+
+    /// Entries of its page table.
+    pub fn page_entries(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Rows whose logits are wanted.
+    pub fn output_count(&self) -> usize {
+        self.outputs.len()
     }
 
     /// Rows in it.
@@ -208,6 +218,11 @@ impl Forward {
         })
     }
 
+    /// Entries that a batch's page table may have.
+    pub fn max_pages(&self) -> usize {
+        (self.pages.size / 4) as usize
+    }
+
     /// Rows a chunk may have.
     pub fn max_rows(&self) -> u32 {
         self.max_rows
@@ -281,7 +296,7 @@ impl Forward {
     ) {
         let mut inputs = Batch { pages: sequence.pages.clone(), ..Batch::default() };
         let mut tiles = Vec::new();
-        inputs.segments.push(Segment { row: 0, rows: 1, state_in: sequence.state.unwrap_or(0), state_out: sequence.state.unwrap_or(0) });
+        inputs.segments.push(Segment { row: 0, rows: 1, state_in: sequence.state_in(), state_out: sequence.state_out() });
         for i in 0..steps {
             let position = sequence.len + i;
             inputs.rows.push(BatchRow { token, row: Row { position, slot: sequence.slot(position) } });
@@ -306,7 +321,7 @@ impl Forward {
             self.layers(rec, config, weights, cache, at, Outputs::Same);
             self.vocabulary(rec, weights, 0, i + 1);
         }
-        sequence.len += steps;
+        sequence.advance(steps);
     }
 
     fn layers(&self, rec: &mut Recorder, config: &Config, weights: &Weights, cache: &Cache, at: At, outputs: Outputs) {
@@ -400,9 +415,14 @@ impl Forward {
 
     /// Full-vocabulary logits of final row `row`, their statistics, and the first maximum also as `tokens[token_at]`.
     pub fn vocabulary(&self, rec: &mut Recorder, weights: &Weights, row: u32, token_at: u32) {
+        self.vocabulary_into(rec, weights, row, token_at, self.stats.all(), 0);
+    }
+
+    /// The same with the statistics at `stats[at ..]` (three words).
+    pub fn vocabulary_into(&self, rec: &mut Recorder, weights: &Weights, row: u32, token_at: u32, stats: View<'_>, at: u32) {
         let head = weights.head();
         matvec(rec, head, Mat::new(&self.last, head.cols), row, self.vocab.all(), 0, Epilogue::default());
-        head::vocab_stats(rec, self.vocab.all(), 0, head.rows, self.stats.all(), 0, self.tokens.all(), token_at);
+        head::vocab_stats(rec, self.vocab.all(), 0, head.rows, stats, at, self.tokens.all(), token_at);
     }
 
     /// Final rows `[outputs, dim]` of the last [`Forward::run`].

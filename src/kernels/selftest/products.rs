@@ -118,7 +118,7 @@ pub async fn check(lab: &mut Lab, ty: TensorType) -> Result<(), GpuError> {
 
     let ids = [74u32, 0, 33, 32];
     let (bids, blogits) = (lab.buffer(&ids).await?, lab.zeros(8).await?);
-    head::slots(&mut lab.rec, &matrix, Mat::new(&bx, COLS as u32), 2, bids.all(), 4, blogits.all());
+    head::slots(&mut lab.rec, &matrix, Mat::new(&bx, COLS as u32), 2, bids.all(), 4, blogits.all(), 0);
     let logits: Vec<f32> = lab.words(&blogits, 8).await?;
     let wanted: Vec<_> = (0..2).flat_map(|m| ids.map(|n| product(m, n as usize, 0.0))).collect();
     lab.compare(&head::slots_variant(ty).label, logits, &wanted);
