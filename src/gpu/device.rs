@@ -111,7 +111,7 @@ fn summary(adapter: &wgpu::Adapter) -> AdapterSummary {
         }
         .to_string(),
         driver,
-        max_binding: u64::from(limits.max_storage_buffer_binding_size),
+        max_binding: limits.max_storage_buffer_binding_size,
         max_buffer: limits.max_buffer_size,
         workgroup_memory: limits.max_compute_workgroup_storage_size,
         invocations: limits.max_compute_invocations_per_workgroup,
@@ -200,7 +200,7 @@ impl Gpu {
             }
         });
         let info = GpuInfo {
-            max_binding: u64::from(limits.max_storage_buffer_binding_size),
+            max_binding: limits.max_storage_buffer_binding_size,
             max_buffer: limits.max_buffer_size,
             software: summary.kind == "cpu" || summary.name.to_lowercase().contains("swiftshader"),
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),

@@ -176,7 +176,7 @@ impl Cache {
     pub async fn branch(&mut self, rec: &mut Recorder, parent: &Sequence, len: u32, count: u32) -> Result<Vec<Sequence>, ModelError> {
         debug_assert!(len <= parent.len && (!self.has_states() || len == parent.len || len == 0));
         let shared = &parent.pages[..(len / PAGE) as usize];
-        let partial = if len % PAGE == 0 { None } else { Some(parent.pages[(len / PAGE) as usize]) };
+        let partial = if len.is_multiple_of(PAGE) { None } else { Some(parent.pages[(len / PAGE) as usize]) };
         let mut pairs = Vec::new();
         if partial.is_some() {
             self.provide(rec, count, 0).await?;

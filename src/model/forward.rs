@@ -284,6 +284,7 @@ impl Forward {
 
     /// Records `steps` greedy generation steps for a sequence whose room is reserved, the first one with `token`. The chosen tokens come to
     /// stand at `tokens[1 ..= steps]`; read them with [`Forward::chosen`].
+    #[allow(clippy::too_many_arguments)]
     pub fn generate(
         &self,
         rec: &mut Recorder,

@@ -118,7 +118,7 @@ fn matrix(label: String, class: Class, tensors: &[&TensorInfo], cols: u32, limit
         let whole = Source { tensor: (*t).clone(), row: 0, rows: t.rows() };
         if let Some(last) = parts.last_mut()
             && last.ty == t.ty
-            && last.rows as usize % GROUP == 0
+            && (last.rows as usize).is_multiple_of(GROUP)
         {
             let mut sources = last.sources.clone();
             sources.push(whole.clone());
