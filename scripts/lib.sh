@@ -166,6 +166,11 @@ has_vulkan_driver() {
   return 1
 }
 
+# Is there a GPU to hope for? Only for advice: the program itself looks at the adapters.
+has_gpu() {
+  [ "$(uname -s)" != Linux ] || [ -e /dev/nvidia0 ] || [ -e /dev/dxg ] || compgen -G '/dev/dri/renderD*' >/dev/null
+}
+
 need_vulkan() {
   [ "$(uname -s)" = Linux ] || return 0 # Metal and DX12 come with the system.
   has_vulkan_driver && ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1' && return
