@@ -103,6 +103,7 @@ fn arguments_are_checked() {
     place.semif("score --gguf m").expect(2, &["--input", "--output"]);
     place.semif("logits --gguf m --tokens 1,x").expect(2, &["--tokens"]);
     place.semif("generate --gguf m --text x --max-new 0").expect(2, &["--max-new"]);
+    place.semif("generate --gguf m --text x --max-tokens 4294967295").expect(2, &["--max-tokens"]);
     place.semif("tokenize --gguf m --text x --plain --control").expect(2, &["--plain"]);
     let help = place.semif("--help").expect(0, &[]);
     assert!(help.out.contains("130  interrupted") && help.out.contains("score"), "{}", help.out);
@@ -159,6 +160,7 @@ fn outputs_are_never_overwritten() {
     place.semif("score --gguf absent --input rows --output no/such/out").expect(2, &["folder no/such does not exist"]);
     place.semif("score --gguf absent --input rows --output .").expect(2, &["is a folder"]);
     place.semif("score --gguf absent --input rows --output -").expect(2, &["name of a file"]);
+    place.semif("score --gguf MODEL --input rows --output /dev/zero --resume").expect(2, &["not a plain file"]);
     place.semif("score --gguf MODEL --input rows --output precious --resume").expect(2, &["is not the beginning"]);
     assert_eq!((place.read("precious").as_str(), place.read("rows")), ("precious", row("a", "s")));
 }

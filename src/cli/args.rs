@@ -7,6 +7,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::models::{HubArgs, ModelChoice, ModelsArgs};
 use super::pull::PullArgs;
 
+/// Larger budgets than any model has; keeps sizes computed from it far from overflow.
+const MOST_TOKENS: i64 = 1 << 20;
+
+/// A token id; spaces around it are fine, as in lists that were copied from JSON.
+fn token_id(text: &str) -> Result<u32, String> {
+    text.trim().parse().map_err(|_| "not a token id; ids are whole numbers separated by commas, like 9707,11,1879".to_owned())
+}
+
 const EXIT_CODES: &str = "\
 Exit codes:
     0  done
@@ -82,7 +90,7 @@ pub struct ModelArgs {
     pub adapter: Option<String>,
 
     /// Longest prompt in tokens; a longer one is refused, never cut
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=MOST_TOKENS))]
     pub max_tokens: u32,
 }
 
@@ -223,7 +231,7 @@ pub struct LogitsArgs {
     pub tokens: TokensArgs,
 
     /// Token ids whose logits are wanted, separated by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     pub labels: Vec<u32>,
 
     /// How many of the highest logits to list
@@ -240,7 +248,7 @@ pub struct LogitsArgs {
 #[group(required = true, multiple = false)]
 pub struct TokensArgs {
     /// One sequence of token ids, separated by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     pub tokens: Vec<u32>,
 
     /// A JSON list of lists of token ids
@@ -286,7 +294,7 @@ pub struct GenerateArgs {
 #[group(required = true, multiple = false)]
 pub struct GeneratePrompt {
     /// Token ids, separated by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     pub tokens: Vec<u32>,
 
     /// Text, or @FILE; may start with a hyphen
@@ -338,7 +346,7 @@ pub struct InspectArgs {
     pub hub: HubArgs,
 
     /// Prompt budget that the memory estimate counts with
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=MOST_TOKENS))]
     pub max_tokens: u32,
 
     /// Print as JSON, with every tensor and metadata key

@@ -32,7 +32,7 @@ impl Case {
         let file = ModelFile::open(&model.choice.path()?)?;
         let prompted = {
             let text = file.text()?;
-            let preparer = Preparer::new(&text, &wording, model.max_tokens, row.options().len())?;
+            let preparer = Preparer::new(&text, &wording, model.max_tokens, file.context(), row.options().len())?;
             preparer.prompt(&row).map_err(Failure::input)?
         };
         let reference = if with_hash { runner::model_ref(&file)? } else { file.reference() };

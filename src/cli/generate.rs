@@ -11,7 +11,6 @@ use super::args::GenerateArgs;
 use super::fail::{Exit, Failure, print, print_json, safe};
 use super::input::text_argument;
 use super::load::ModelFile;
-use super::prepare::check_budget;
 use super::runner::{self, Runner};
 use super::view;
 
@@ -44,8 +43,14 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
     if tokens.is_empty() {
         return Err(Failure::input("there is nothing to continue: the prompt has no tokens"));
     }
-    check_budget(tokens.len().saturating_add(args.max_new as usize), args.model.max_tokens)
-        .map_err(|problem| Failure::input(format!("prompt and --max-new together: {problem}")))?;
+    let (budget, wanted) = (args.model.max_tokens, tokens.len() as u64 + u64::from(args.max_new));
+    if wanted > u64::from(budget) {
+        return Err(Failure::input(format!(
+            "{} prompt tokens and {} new ones are more than the budget of {budget}: lower --max-new, or raise --max-tokens",
+            tokens.len(),
+            args.max_new
+        )));
+    }
     let mut runner = Runner::load(&file, &args.model)?;
     let stop: Vec<u32> = match (args.ignore_eos, runner.engine.text()) {
         (false, Ok(text)) => text.eos_ids().to_vec(),

@@ -34,12 +34,18 @@ impl ModelFile {
         TextModel::from_gguf(&self.gguf.metadata).map_err(|e| Failure::model_file(format!("{}: {e}", self.source.describe())))
     }
 
+    /// Tokens that the model was made for, where the file says it.
+    pub fn context(&self) -> Option<u32> {
+        let architecture = self.gguf.metadata.str("general.architecture").ok()?;
+        self.gguf.metadata.u32(&format!("{architecture}.context_length")).ok()
+    }
+
     /// What result rows say about the file; `sha256` is still to be filled in.
     pub fn reference(&self) -> ModelRef {
         let text = |key: &str| self.gguf.metadata.str(key).ok().map(str::to_owned);
         let file = self.source.paths().next().and_then(Path::file_name);
         ModelRef {
-            source: "local file".to_owned(),
+            source: "file".to_owned(),
             revision: None,
             file: file.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
             bytes: self.source.len(),

@@ -70,6 +70,10 @@ impl Output<File> {
     /// What the checks say, or a file that cannot be read or that another process is writing.
     pub fn resume(path: &Path, check: &mut LineCheck<'_>, check_torn: &mut TornCheck<'_>) -> Result<Output, Failure> {
         let unreadable = |e: io::Error| Failure::input(format!("the output {} cannot be opened: {e}", path.display()));
+        // A device would be read for ever, a pipe would wait for ever.
+        if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+            return Err(Failure::input(format!("--resume: {} is not a plain file", path.display())));
+        }
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(unreadable)?;
         lock(&file, path)?;
         let mut reader = BufReader::new(&file);

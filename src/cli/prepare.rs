@@ -14,6 +14,8 @@ pub struct Preparer<'a> {
     text: &'a TextModel,
     wording: &'a Wording,
     max_tokens: u32,
+    /// Tokens that the model was made for.
+    context: Option<u32>,
 }
 
 impl<'a> Preparer<'a> {
@@ -22,10 +24,16 @@ impl<'a> Preparer<'a> {
     ///
     /// # Errors
     /// Exit code 3.
-    pub fn new(text: &'a TextModel, wording: &'a Wording, max_tokens: u32, most_options: usize) -> Result<Preparer<'a>, Failure> {
+    pub fn new(
+        text: &'a TextModel,
+        wording: &'a Wording,
+        max_tokens: u32,
+        context: Option<u32>,
+        most_options: usize,
+    ) -> Result<Preparer<'a>, Failure> {
         text.template().map_err(Failure::model_file)?;
         text.letter_slots(most_options.max(1)).map_err(Failure::model_file)?;
-        Ok(Preparer { text, wording, max_tokens })
+        Ok(Preparer { text, wording, max_tokens, context })
     }
 
     /// The prompt of a row.
@@ -36,6 +44,7 @@ impl<'a> Preparer<'a> {
         let start = Instant::now();
         let prompt = self.text.chat_prompt(&self.wording.system, &self.wording.payload(row)).map_err(|e| e.to_string())?;
         check_budget(prompt.tokens.len(), self.max_tokens)?;
+        check_context(prompt.tokens.len(), self.context)?;
         let slots = self.text.letter_slots(row.options().len()).map_err(|e| e.to_string())?;
         self.text.check_boundary(&prompt, &slots).map_err(|e| e.to_string())?;
         Ok(Prompted {
@@ -80,6 +89,16 @@ pub struct Plan {
     pub rows: Vec<Planned>,
     /// Rows in order that still cannot be asked, each with its reason.
     pub refusals: Vec<String>,
+}
+
+/// Refuses a prompt that is longer than anything the model was trained on: it would answer, and mean nothing by it.
+pub fn check_context(tokens: usize, context: Option<u32>) -> Result<(), String> {
+    match context {
+        Some(most) if tokens > most as usize => {
+            Err(format!("the prompt has {tokens} tokens, but the model was made for at most {most}: shorten the state"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a prompt above the budget.

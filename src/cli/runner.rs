@@ -5,10 +5,11 @@ use std::ops::ControlFlow;
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::decision::{ModelRef, ServingConfig};
 use crate::engine::{Ask, Engine, EngineError, ErrorKind, LoadOptions, LoadProgress, Precision};
+use crate::gguf::ByteSource as _;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::hub::{Event, Hub, HubError, Ladder, PullOptions};
 
@@ -66,7 +67,10 @@ pub fn progress_bar(total: u64, template: &str) -> ProgressBar {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("█▉▊▋▌▍▎▏ "));
+        let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let _ = write!(out, "{:.1} a second", state.per_sec());
+        };
+        bar.set_style(style.with_key("rate", rate).progress_chars("█▉▊▋▌▍▎▏ "));
     }
     bar
 }
@@ -115,7 +119,7 @@ impl Runner {
     pub fn load(file: &ModelFile, args: &ModelArgs) -> Result<Runner, Failure> {
         let options = LoadOptions { precision: precision(args)?, max_tokens: args.max_tokens, ..LoadOptions::default() };
         let gpu = pollster::block_on(Gpu::open(&GpuOptions { adapter: args.adapter.clone(), ..GpuOptions::default() }))?;
-        let bar = progress_bar(0, BYTES);
+        let bar = progress_bar(file.source.len(), BYTES);
         bar.set_message("loading");
         let loaded = pollster::block_on(Engine::load(&gpu, &file.source, &options, &mut |progress| {
             match progress {
@@ -134,7 +138,13 @@ impl Runner {
             if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }));
         bar.finish_and_clear();
-        let engine = loaded?;
+        let engine = loaded.map_err(|error| {
+            let failure = Failure::from(error);
+            match failure.exit {
+                Exit::ModelFile => Failure::model_file(format!("{}: {}", file.source.describe(), failure.message)),
+                _ => failure,
+            }
+        })?;
         let adapter = &gpu.info().adapter;
         let config = ServingConfig {
             engine: format!("semif {}", env!("CARGO_PKG_VERSION")),

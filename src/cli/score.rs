@@ -15,7 +15,7 @@ use super::output::{self, Output};
 use super::prepare::Preparer;
 use super::runner::{self, Runner, progress_bar};
 
-const ROWS: &str = "{msg} {bar:24} {pos} of {len} rows, {per_sec}, {eta} left";
+const ROWS: &str = "{msg} {bar:24} {pos} of {len} rows, {rate}, {eta} left";
 
 pub fn run(args: &ScoreArgs) -> Result<Exit, Failure> {
     runner::precision(&args.model)?;
@@ -134,7 +134,7 @@ fn report(args: &ScoreArgs, problems: &[String], of: usize) -> Result<(), Failur
 fn plan(args: &ScoreArgs, file: &ModelFile, rows: &RowFile, wording: &Wording) -> Result<Vec<Planned>, Failure> {
     let text = file.text()?;
     let most = rows.rows().map(|row| row.options().len()).max().unwrap_or(1);
-    let preparer = Preparer::new(&text, wording, args.model.max_tokens, most)?;
+    let preparer = Preparer::new(&text, wording, args.model.max_tokens, file.context(), most)?;
     let bar = progress_bar(rows.entries.len() as u64, ROWS);
     bar.set_message("checking");
     let plan = preparer.plan(rows, &mut || {

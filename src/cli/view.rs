@@ -42,7 +42,9 @@ pub fn bars(labels: &[(String, String)], shares: &[f64], canvas: Canvas) -> Stri
     let id_width = longest.min(canvas.width / 4);
     // Mark 4, gap 2, percentage 7, gap 2.
     let rest = canvas.width.saturating_sub(id_width + 15);
-    let bar_width = (rest / 2).clamp(6, 32);
+    // The descriptions get the room they need, but never more than two thirds of it.
+    let needed = labels.iter().map(|(_, description)| measure_text_width(description)).max().unwrap_or(0);
+    let bar_width = rest.saturating_sub(needed).max(rest / 3).clamp(6, 32);
     let text_width = rest.saturating_sub(bar_width);
     let mut out = String::new();
     for (i, ((id, description), share)) in labels.iter().zip(shares).enumerate() {
