@@ -3,7 +3,7 @@
 //! Needs the tiny models in the folder `SEMIF_TEST_MODELS` (`./test` makes them).
 
 use pollster::block_on;
-use semif::engine::{Ask, Engine, EngineError, LoadOptions, PrefixUse, SharedAsk, shared_prefix};
+use semif::engine::{Ask, Engine, EngineError, LoadOptions, PrefixUse, SharedAsk, SharedRun, shared_prefix};
 use semif::gguf::MemorySource;
 use semif::gpu::{Gpu, GpuOptions};
 use std::ops::ControlFlow;
@@ -170,5 +170,65 @@ fn cancel_loses_nothing() {
             let (bits, usage) = read(&mut engine, &all, 50);
             assert_eq!((bits, usage.reused), (wanted.clone(), reused), "{model}: after a cancel at chunk {stop}");
         }
+    }
+}
+
+/// States that grow, fork and close give the bits of fresh prompts, and cost only what is new; so does a batch in steps with a click in
+/// between.
+#[test]
+fn states_and_steps() {
+    let Some(folder) = folder() else { return };
+    for model in ["qwen3-tiny-Q8_0", "qwen35-tiny-real"] {
+        let mut engine = engine(&folder, model, 64);
+        let text: Vec<u32> = prompts(3, 150, 1).remove(0)[..150].to_vec();
+        let suffixes: Vec<Vec<u32>> = prompts(4, 0, 5);
+        let labels: Vec<u32> = (32..52).collect();
+        let fresh = |engine: &mut Engine, state: &[u32]| -> Bits {
+            let prompts: Vec<Vec<u32>> = suffixes.iter().map(|s| [state, s].concat()).collect();
+            alone(engine, &prompts)
+        };
+        let wanted: Vec<Bits> = [60, 110, 150].map(|n| fresh(&mut engine, &text[..n])).into();
+        let on_state = |engine: &mut Engine, id| -> Bits {
+            let suffixes: Vec<&[u32]> = suffixes.iter().map(Vec::as_slice).collect();
+            let read = block_on(engine.ask_state(id, &suffixes, &labels, false, &mut go)).unwrap();
+            assert_eq!(read.prefix.reused, read.prefix.tokens, "{model}: a held state is in the cache");
+            read.readings.iter().map(|r| r.labels.iter().map(|v| v.to_bits()).collect()).collect()
+        };
+        let (id, usage) = block_on(engine.open_state(&text[..60], &mut go)).unwrap();
+        assert!(usage.reused <= 32);
+        assert_eq!(on_state(&mut engine, id), wanted[0], "{model}: opened");
+        let fork = engine.fork_state(id).unwrap();
+        let usage = block_on(engine.append_state(id, &text[60..110], &mut go)).unwrap();
+        assert!(usage.reused >= 60, "{model}: appending reuses the state, {usage:?}");
+        assert_eq!(on_state(&mut engine, id), wanted[1], "{model}: appended");
+        assert_eq!(on_state(&mut engine, fork), wanted[0], "{model}: the fork is as it was");
+        // A text whose last tokens changed: the checkpoint before them is reused.
+        let mut changed = text[..105].to_vec();
+        changed.extend_from_slice(&[1, 2, 3]);
+        let usage = block_on(engine.update_state(fork, &changed, &mut go)).unwrap();
+        assert!(usage.reused >= 60, "{model}: {usage:?}");
+        assert_eq!(on_state(&mut engine, fork), fresh(&mut engine, &changed), "{model}: changed at its end");
+        engine.close_state(fork).unwrap();
+        assert!(matches!(engine.close_state(fork), Err(EngineError::NoState)));
+        block_on(engine.append_state(id, &text[110..], &mut go)).unwrap();
+        // Under pressure a held state stays, and generation on the same tokens leaves it alone.
+        engine.set_cache_budget(0);
+        block_on(engine.generate(&text, 5, &[], &mut |_| go())).unwrap();
+        assert_eq!(on_state(&mut engine, id), wanted[2], "{model}: held under pressure, after generation");
+        engine.close_state(id).unwrap();
+        assert_eq!(engine.cache_usage().0, 0);
+
+        let prompts = prompts(7, 45, 9);
+        let wanted = alone(&mut engine, &prompts);
+        let mut run = SharedRun::new(prompts.clone(), ask(45));
+        let mut steps = 0;
+        while !block_on(run.step(&mut engine, &mut go)).unwrap() {
+            // A click in between.
+            assert_eq!(read(&mut engine, &[&prompts[8]], 0).0[0], wanted[8], "{model}: click");
+            steps += 1;
+            assert!(steps <= 9);
+        }
+        let found: Bits = run.finish().readings.iter().map(|r| r.labels.iter().map(|v| v.to_bits()).collect()).collect();
+        assert_eq!(found, wanted, "{model}: a batch in steps");
     }
 }

@@ -67,6 +67,9 @@ pub enum EngineError {
     /// The caller asked to stop.
     #[error("stopped on request")]
     Cancelled,
+    /// A state that was closed, or is another engine's.
+    #[error("there is no such open state")]
+    NoState,
     /// More labels than can be read at once.
     #[error("{0} labels asked for; at most 4096 can be read at once")]
     Labels(usize),
@@ -89,7 +92,9 @@ impl EngineError {
             Self::Model(ModelError::Cancelled) | Self::Cancelled => ErrorKind::Interrupted,
             Self::Model(ModelError::Gpu(_)) | Self::Gpu(_) | Self::TooLarge { .. } => ErrorKind::Gpu,
             Self::Model(_) | Self::NoText(_) => ErrorKind::ModelFile,
-            Self::Precision { .. } | Self::Token { .. } | Self::Empty | Self::Budget { .. } | Self::Labels(_) => ErrorKind::Input,
+            Self::Precision { .. } | Self::Token { .. } | Self::Empty | Self::Budget { .. } | Self::NoState | Self::Labels(_) => {
+                ErrorKind::Input
+            }
         }
     }
 }

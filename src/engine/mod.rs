@@ -5,6 +5,7 @@ mod info;
 mod precision;
 mod prefix;
 mod run;
+mod session;
 mod shared;
 
 pub use error::{EngineError, ErrorKind};
@@ -12,6 +13,7 @@ pub use info::ModelInfo;
 pub use precision::Precision;
 pub use prefix::{PrefixUse, common_prefix, shared_prefix};
 pub use run::{Ask, Generation, Logits};
+pub use session::{SharedRun, StateId};
 pub use shared::{Reading, SharedAsk, SharedReading};
 
 use crate::gguf::{ByteSource, Gguf};
@@ -76,6 +78,9 @@ pub struct Engine {
     /// Kept prefixes, and the bytes they may take.
     store: prefix::Store,
     cache_budget: u64,
+    /// States that callers hold open.
+    states: Vec<session::OpenState>,
+    next_state: u64,
     /// Operations a second as last measured, 0 before.
     rate: f64,
 }
@@ -138,6 +143,8 @@ impl Engine {
             slot_stats: gpu.buffer("slot statistics", 256 * 12).await?,
             store: prefix::Store::default(),
             cache_budget: options.cache_bytes.unwrap_or(2 * info_cache),
+            states: Vec::new(),
+            next_state: 0,
             rate: 0.0,
         };
         // Half a second of work at the speed of a slow adapter, until a measurement is there.

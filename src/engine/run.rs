@@ -112,6 +112,12 @@ impl Engine {
         2.0 * tokens as f64 * weights as f64
     }
 
+    /// Rows that take about so many seconds on this adapter (a chunk where that is not known yet).
+    pub(super) fn rows_in(&self, seconds: f64) -> usize {
+        let all = self.forward.max_rows() as usize;
+        if self.rate > 0.0 { ((self.rate * seconds / self.operations(1)) as usize).max(1) } else { all }
+    }
+
     /// Logits at the last position of `tokens`.
     ///
     /// # Errors
