@@ -4,6 +4,9 @@
 //! logits of one forward pass. The same engine runs natively (Vulkan, Metal, DX12) and in a browser tab (WebGPU), from
 //! the same GGUF file. `docs/architecture.md` shows the rooms and which may import which.
 
+// In a browser, wgpu's handles are JavaScript values of one thread; the same code needs Arc natively.
+#![cfg_attr(target_arch = "wasm32", allow(clippy::arc_with_non_send_sync))]
+
 pub mod decision;
 pub mod engine;
 pub mod gguf;

@@ -29,7 +29,8 @@ pub enum Command {
         file: web_sys::File,
     },
     /// Download into the browser's storage, going on where an earlier try stopped: [`Answer::Stored`].
-    Download { url: String },
+    /// With `sha256` (64 hex digits) the file must be exactly that one.
+    Download { url: String, sha256: Option<String> },
     /// Run every kernel against constants on this adapter: [`Event::Checked`] for each, then [`Answer::SelfTest`].
     SelfTest,
     /// Put a model on the GPU, in place of the one that is there: [`Answer::Loaded`].
@@ -107,6 +108,8 @@ pub struct Progress {
 pub enum Phase {
     /// Bytes into the browser's storage, from the network or a picked file.
     Fetch,
+    /// SHA-256 of the stored bytes, read back.
+    Verify,
     /// Bytes onto the GPU.
     Upload,
     /// First run, which compiles the kernels.
@@ -174,6 +177,8 @@ pub struct KeptFile {
     pub stored: f64,
     /// Where it was downloaded from; empty for a picked file.
     pub url: String,
+    /// Hex digest of the complete file; empty while unknown.
+    pub sha256: String,
 }
 
 impl KeptFile {

@@ -40,7 +40,7 @@ pub fn seconds(seconds: f64) -> String {
 pub fn share(p: f64) -> String {
     match p * 100.0 {
         p if p > 0.0 && p < 0.05 => "<0.1 %".into(),
-        p if p < 100.0 && p >= 99.95 => ">99.9 %".into(),
+        p if (99.95..100.0).contains(&p) => ">99.9 %".into(),
         p => format!("{p:.1} %"),
     }
 }

@@ -28,12 +28,22 @@ fn suggested(device: &Device, models: &[Entry]) -> usize {
     models.iter().rposition(|model| model.bytes as f64 * 1.2 <= memory / 2.0).unwrap_or(0)
 }
 
-/// The ladder, each rung with a button. `choose` gets the address of the file.
+/// What a rung's button asks for.
+pub enum Rung {
+    /// It is in the browser's storage under this name.
+    Kept(String),
+    Fetch {
+        url: String,
+        sha256: String,
+    },
+}
+
+/// The ladder, each rung with a button.
 #[component]
 pub fn LadderList(
     device: RwSignal<Option<Result<Device, crate::web::protocol::Fault>>>,
     kept: RwSignal<Kept>,
-    choose: impl Fn(String) + Copy + Send + Sync + 'static,
+    choose: impl Fn(Rung) + Copy + Send + Sync + 'static,
 ) -> impl IntoView {
     let models = Ladder::built_in().models();
     let suggestion =
@@ -43,10 +53,18 @@ pub fn LadderList(
         .iter()
         .enumerate()
         .map(|(i, model)| {
-            let url = model.url(DEFAULT_HOST);
+            let (url, sha256) = (model.url(DEFAULT_HOST), model.sha256.clone());
+            // Known by its bytes, under whatever name it was stored.
             let here = {
-                let file = model.file.clone();
-                move || kept.with(|kept| kept.files.iter().any(|kept| kept.name == file && kept.complete()))
+                let sha256 = sha256.clone();
+                move || kept.with(|kept| kept.files.iter().find(|file| file.complete() && file.sha256 == sha256).map(|file| file.name.clone()))
+            };
+            let rung = {
+                let here = here.clone();
+                move || match untrack(&here) {
+                    Some(name) => Rung::Kept(name),
+                    None => Rung::Fetch { url: url.clone(), sha256: sha256.clone() },
+                }
             };
             let marked = move || suggestion() == Some(i) && !software();
             view! {
@@ -58,7 +76,7 @@ pub fn LadderList(
                     </div>
                     <span class="kept-size">{format::bytes(model.bytes as f64)}</span>
                     <button type="button" class="button" disabled=move || suggestion().is_none() aria-label=format!("Download {}, {}", model.title, format::bytes(model.bytes as f64))
-                        on:click=move |_| choose(url.clone())>{move || if here() { "Use" } else { "Download" }}</button>
+                        on:click=move |_| choose(rung())>{move || if here().is_some() { "Use" } else { "Download" }}</button>
                 </li>
             }
         })

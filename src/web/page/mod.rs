@@ -9,6 +9,7 @@ mod hook;
 mod ladder;
 mod models;
 mod notice;
+mod order;
 mod results;
 mod run;
 mod selftest;

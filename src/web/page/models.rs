@@ -6,6 +6,7 @@ use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::{JsFuture, spawn_local};
 use web_sys::{DragEvent, File};
 
+use super::ladder::Rung;
 use super::notice::FaultNotice;
 use super::run::now;
 use super::{Shared, format};
@@ -21,7 +22,7 @@ pub struct Loading {
     pub job: u32,
     pub phase: Phase,
     /// Seconds that finished phases took, and the start of the running one (page clock, milliseconds).
-    pub took: [Option<f64>; 3],
+    pub took: [Option<f64>; 4],
     pub since: f64,
     pub done: f64,
     pub total: f64,
@@ -31,7 +32,7 @@ pub struct Loading {
 impl Loading {
     fn new(name: &str, fetch: Option<&'static str>) -> Self {
         let phase = if fetch.is_some() { Phase::Fetch } else { Phase::Upload };
-        Self { name: name.into(), fetch, job: 0, phase, took: [None; 3], since: now(), done: 0.0, total: 0.0, stopping: false }
+        Self { name: name.into(), fetch, job: 0, phase, took: [None; 4], since: now(), done: 0.0, total: 0.0, stopping: false }
     }
 
     fn enter(&mut self, phase: Phase) {
@@ -51,7 +52,7 @@ impl Loading {
 /// What the visitor chose.
 enum Chosen {
     File(File),
-    Url(String),
+    Url(String, Option<String>),
     Kept(String),
 }
 
@@ -84,7 +85,7 @@ fn choose(shared: Shared, chosen: Chosen) {
     shared.remark.set(None);
     let (name, fetch) = match &chosen {
         Chosen::File(file) => (file.name(), Some("Copy")),
-        Chosen::Url(url) => (url.rsplit('/').next().unwrap_or(url).to_string(), Some("Download")),
+        Chosen::Url(url, _) => (url.rsplit('/').next().unwrap_or(url).to_string(), Some("Download")),
         Chosen::Kept(name) => (name.clone(), None),
     };
     shared.loading.set(Some(Loading::new(&name, fetch)));
@@ -125,7 +126,7 @@ async fn bring(shared: Shared, chosen: Chosen) -> Result<(), Fault> {
     let source = match chosen {
         Chosen::Kept(name) => ModelSource::Kept { name },
         Chosen::File(file) => keep_or_use(shared, Command::Import { file: file.clone() }, ModelSource::File { file }).await?,
-        Chosen::Url(url) => keep_or_use(shared, Command::Download { url: url.clone() }, ModelSource::Url { url }).await?,
+        Chosen::Url(url, sha256) => keep_or_use(shared, Command::Download { url: url.clone(), sha256 }, ModelSource::Url { url }).await?,
     };
     upload(shared, source).await
 }
@@ -295,7 +296,7 @@ fn LoadingTiles(shared: Shared) -> impl IntoView {
     let tile = move |phase: Phase, title: fn(&Loading) -> String| {
         let state = move || {
             let loading = loading();
-            if phase == Phase::Fetch && loading.fetch.is_none() {
+            if phase <= Phase::Verify && loading.fetch.is_none() {
                 "tile skipped"
             } else if phase < loading.phase {
                 "tile done"
@@ -334,6 +335,7 @@ fn LoadingTiles(shared: Shared) -> impl IntoView {
             <div class="visually-hidden" role="progressbar" aria-label="Loading the model" aria-valuemin="0" aria-valuemax="100" aria-valuenow=percent aria-valuetext=move || { let l = loading(); tile_words(&l, l.phase) }></div>
             <ol class="tiles">
                 {tile(Phase::Fetch, |l| match l.fetch { Some(fetch) => fetch.to_string(), None => "Kept here".into() })}
+                {tile(Phase::Verify, |_| "Check".into())}
                 {tile(Phase::Upload, |_| "Onto the GPU".into())}
                 {tile(Phase::WarmUp, |_| "First run".into())}
             </ol>
@@ -348,8 +350,11 @@ fn LoadingTiles(shared: Shared) -> impl IntoView {
 }
 
 fn tile_words(loading: &Loading, phase: Phase) -> String {
-    if phase == Phase::Fetch && loading.fetch.is_none() {
-        return "nothing to fetch".into();
+    if phase <= Phase::Verify && loading.fetch.is_none() {
+        return if phase == Phase::Fetch { "nothing to fetch" } else { "done when it was stored" }.into();
+    }
+    if phase == Phase::Verify && loading.took[phase as usize].is_none() && phase < loading.phase {
+        return "done when it was stored".into();
     }
     if let Some(took) = loading.took[phase as usize].filter(|_| phase < loading.phase) {
         return format!("done in {}", format::seconds(took));
@@ -394,14 +399,17 @@ fn Chooser(shared: Shared) -> impl IntoView {
         event.prevent_default();
         let address = url.get_untracked().trim().to_string();
         if !address.is_empty() {
-            choose(shared, Chosen::Url(address));
+            choose(shared, Chosen::Url(address, None));
         }
     };
     let no_gpu = move || matches!(shared.device.get(), Some(Err(_)));
     view! {
         <div class="chooser">
             <KeptList shared=shared/>
-            <super::ladder::LadderList device=shared.device kept=shared.kept choose=move |url| choose(shared, Chosen::Url(url))/>
+            <super::ladder::LadderList device=shared.device kept=shared.kept choose=move |rung| choose(shared, match rung {
+                Rung::Kept(name) => Chosen::Kept(name),
+                Rung::Fetch { url, sha256 } => Chosen::Url(url, Some(sha256)),
+            })/>
             <div class="ways">
                 <div class="drop" class:over=move || over.get()
                     on:dragover=move |event: DragEvent| { event.prevent_default(); over.set(true) }
@@ -476,7 +484,7 @@ fn KeptRow(shared: Shared, file: KeptFile) -> impl IntoView {
         let choice = move |_| choose(shared, Chosen::Kept(use_name.clone()));
         view! { <button type="button" class="button strong" disabled=no_gpu on:click=choice>"Use"</button> }.into_any()
     } else if !url.is_empty() {
-        let resume = move |_| choose(shared, Chosen::Url(url.clone()));
+        let resume = move |_| choose(shared, Chosen::Url(url.clone(), None));
         view! { <button type="button" class="button" disabled=no_gpu on:click=resume>"Go on"</button> }.into_any()
     } else {
         ().into_any()

@@ -85,14 +85,14 @@ fn Lanes(shared: Shared, question: QuestionDraft) -> impl IntoView {
     view! {
         <div class="lanes" class:stale=stale>
             <Show when=stale><p class="remark">"Edited since this run."</p></Show>
-            <DirectLane names=names lane=direct/>
+            <DirectLane shared=shared outcome=Signal::derive(of) names=names lane=direct/>
             <WrittenLane names=names lane=written stream=stream/>
         </div>
     }
 }
 
 #[component]
-fn DirectLane(names: Signal<Vec<String>>, lane: Signal<Lane<Decision>>) -> impl IntoView {
+fn DirectLane(shared: Shared, outcome: Signal<Option<Outcome>>, names: Signal<Vec<String>>, lane: Signal<Lane<Decision>>) -> impl IntoView {
     let shares = Signal::derive(move || lane.with(|lane| lane.done().map(|decision| decision.probabilities.clone())));
     let fact = move |f: fn(&Decision) -> String| move || lane.with(|lane| lane.done().map_or("–".to_string(), f));
     let row = move || lane.with(|lane| lane.done().map(|decision| decision.row.clone()));
@@ -110,6 +110,7 @@ fn DirectLane(names: Signal<Vec<String>>, lane: Signal<Lane<Decision>>) -> impl 
                 {row}
                 <Show when=empty><span class="soft">"The result row for programs appears here: probabilities, logits, token ids, the prompt's hash, the model and how it ran."</span></Show>
             </pre>
+            <super::order::OrderLine shared=shared outcome=outcome/>
             <p class="verdict-line read-line">{move || lane.with(|lane| if lane.done().is_some() { "Always valid: nothing was parsed." } else { "" })}</p>
             <dl class="facts">
                 <div><dt>"Prompt"</dt><dd>{fact(|d| format::plural(d.input_tokens, "token"))}</dd></div>

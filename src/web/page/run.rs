@@ -48,6 +48,8 @@ pub struct Outcome {
     pub direct: RwSignal<Lane<Decision>>,
     pub written: RwSignal<Lane<Generation>>,
     pub stream: RwSignal<Stream>,
+    /// Order sensitivity, when it was asked for.
+    pub order: RwSignal<Lane<super::order::Order>>,
 }
 
 impl Outcome {
@@ -58,6 +60,7 @@ impl Outcome {
         self.direct.dispose();
         self.written.dispose();
         self.stream.dispose();
+        self.order.dispose();
     }
 }
 
@@ -121,6 +124,7 @@ pub fn start(shared: Shared, ways: Ways) {
             direct: RwSignal::new(Lane::Waiting),
             written: RwSignal::new(written),
             stream: RwSignal::default(),
+            order: RwSignal::new(Lane::Off),
         }));
     }
     runs.last.set_value(Some(untrack(|| shared.draft.get())));

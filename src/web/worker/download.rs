@@ -134,7 +134,8 @@ pub async fn download(url: &str, job: &Job) -> Result<String, Fault> {
             Err(fault) => fault,
         };
         failures = if note.stored > before { 1 } else { failures + 1 };
-        if fault.kind != FaultKind::Network || failures >= TRIES || note.stored == 0.0 {
+        // A server that never answered will not do so in a second; a connection that broke may.
+        if fault.kind != FaultKind::Network || failures >= TRIES || note.bytes == 0.0 {
             if note.stored == 0.0 {
                 drop(file);
                 store::delete(&name).await?;

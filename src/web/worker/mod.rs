@@ -69,7 +69,11 @@ fn accept(jobs: &Jobs, engine_queue: &EngineQueue, request: Request) {
 async fn keep(job: &Job, command: Command) -> Result<Answer, Fault> {
     match command {
         Command::Import { file } => Ok(Answer::Stored { name: store::import(&file, job).await? }),
-        Command::Download { url } => Ok(Answer::Stored { name: download::download(&url, job).await? }),
+        Command::Download { url, sha256 } => {
+            let name = download::download(&url, job).await?;
+            store::verify(&name, sha256.as_deref(), job).await?;
+            Ok(Answer::Stored { name })
+        }
         Command::Delete { name } => {
             store::delete(&name).await?;
             Ok(Answer::Kept(store::list().await))

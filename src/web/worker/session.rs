@@ -152,20 +152,20 @@ impl Session {
             upload_seconds: (warm_up - start) / 1e3,
             warm_up_seconds: (end - warm_up) / 1e3,
         };
+        let note = match source {
+            ModelSource::Kept { name } => super::store::read_note(name).await.unwrap_or_default(),
+            _ => super::store::Note::default(),
+        };
         let file = ModelRef {
             source: match source {
                 ModelSource::Url { url } => url.clone(),
-                ModelSource::File { .. } => "local file".into(),
-                ModelSource::Kept { name } => super::store::read_note(name)
-                    .await
-                    .map(|note| note.url)
-                    .filter(|url| !url.is_empty())
-                    .unwrap_or_else(|| "local file".into()),
+                ModelSource::Kept { .. } if !note.url.is_empty() => note.url.clone(),
+                ModelSource::File { .. } | ModelSource::Kept { .. } => "local file".into(),
             },
             revision: None,
             file: bytes.describe(),
             bytes: bytes.len(),
-            sha256: None,
+            sha256: Some(note.sha256).filter(|sha256| !sha256.is_empty()),
             architecture: info.architecture.clone(),
             name: info.name.clone(),
         };

@@ -6,6 +6,7 @@
 
 use js_sys::{AsyncIterator, Reflect, Uint8Array};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{
@@ -35,6 +36,9 @@ pub struct Note {
     /// The server's name for this version of the file.
     #[serde(default)]
     pub etag: String,
+    /// Hex digest of the complete file; empty while unknown.
+    #[serde(default)]
+    pub sha256: String,
     /// A picked file's time of change, in milliseconds.
     #[serde(default)]
     pub modified: f64,
@@ -202,7 +206,7 @@ pub async fn list() -> Kept {
         let Ok(file) = snapshot(&name).await else { continue };
         let note = read_note(&name).await.unwrap_or_default();
         let stored = note.stored.min(file.size());
-        files.push(KeptFile { name, bytes: note.bytes, stored, url: note.url });
+        files.push(KeptFile { name, bytes: note.bytes, stored, url: note.url, sha256: note.sha256 });
     }
     files.sort_by(|a, b| a.name.cmp(&b.name));
     Kept { available: true, files, usage, quota }
@@ -268,7 +272,11 @@ pub async fn import(file: &File, job: &Job) -> Result<String, Fault> {
     write_note(&name, &note).await?;
     let result = copy_in(file, &name, total, job).await;
     match result {
-        Ok(()) => write_note(&name, &Note { stored: total, ..note }).await.map(|()| name),
+        Ok(()) => {
+            write_note(&name, &Note { stored: total, ..note }).await?;
+            verify(&name, None, job).await?;
+            Ok(name)
+        }
         Err(fault) => {
             // A part of a local file is of no use: picking it again costs nothing.
             let _ = delete(&name).await;
@@ -295,6 +303,49 @@ async fn copy_in(file: &File, name: &str, total: f64, job: &Job) -> Result<(), F
         job.breathe().await;
     }
     target.flush()
+}
+
+/// Reads a complete file back, notes its SHA-256, and compares it with the one that was promised. A file that differs is
+/// deleted: no part of it can be trusted.
+pub async fn verify(name: &str, promised: Option<&str>, job: &Job) -> Result<(), Fault> {
+    let Some(mut note) = read_note(name).await else {
+        return Err(Fault::new(FaultKind::Storage, format!("{name} is no longer in the browser's storage.")));
+    };
+    if note.sha256.is_empty() {
+        let file = OpenFile::open(name, false).await?;
+        let (mut sha, mut window) = (Sha256::new(), vec![0; WINDOW as usize]);
+        let mut done = 0.0;
+        while done < note.bytes {
+            job.check()?;
+            job.progress(Phase::Verify, done, note.bytes);
+            let wanted = (note.bytes - done).min(WINDOW) as usize;
+            let read = file.read_at(done, &mut window[..wanted])?;
+            if read == 0 {
+                return Err(Fault::new(FaultKind::Storage, format!("{name} became shorter while it was read back.")));
+            }
+            sha.update(&window[..read]);
+            done += read as f64;
+            job.breathe().await;
+        }
+        note.sha256 = sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        job.progress(Phase::Verify, note.bytes, note.bytes);
+        drop(file);
+        write_note(name, &note).await?;
+    }
+    match promised {
+        Some(promised) if promised != note.sha256 => {
+            delete(name).await?;
+            Err(Fault::new(
+                FaultKind::ModelFile,
+                format!(
+                    "{name} is not the file that was published: its SHA-256 starts with {}, expected {}. It was deleted.",
+                    &note.sha256[..12],
+                    promised.get(..12).unwrap_or(promised)
+                ),
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses what is not a GGUF file at its first bytes, before hundreds of megabytes are copied.

@@ -1,0 +1,105 @@
+// What goes in and out of the page, reading while typing, the self-test, working offline, and accessibility.
+import fs from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { createRequire } from 'node:module';
+import { Skip, check, equal, openBrowser, openPage } from './harness.mjs';
+import { PATIENCE, SHORT, loadFile, withPage } from './page.mjs';
+
+export default function (world) {
+  const { models } = world;
+  return {
+    'rows go out and come back in': () => withPage(world, async (page) => {
+      await page.click('.chip >> text=Phishing triage');
+      await page.click('.add');
+      await page.locator('.question').nth(1).locator('textarea').first().fill('Urgent?');
+      for (const [i, words] of ['yes', 'no'].entries()) await page.locator('.question').nth(1).locator('.option-text').nth(i).fill(words);
+      const [download] = await Promise.all([page.waitForEvent('download'), page.click('#export')]);
+      const file = path.join(fs.mkdtempSync(path.join(os.tmpdir(), 'semif-rows-')), 'rows.jsonl');
+      await download.saveAs(file);
+      const rows = fs.readFileSync(file, 'utf8').trim().split('\n').map((line) => JSON.parse(line));
+      equal(rows.map((row) => row.options.length), [3, 2], 'options');
+      equal(rows[1].options.map((option) => option.id), ['A', 'B'], 'names that were left empty');
+      equal(rows[0].state.attachments, [], 'the state is embedded as JSON');
+      await page.click('.chip >> text=Support routing');
+      equal(await page.locator('.question').count(), 1, 'questions of an example');
+      await page.setInputFiles('#import', file);
+      await page.waitForFunction(() => document.querySelectorAll('.question').length === 2);
+      equal(await page.locator('.question').nth(1).locator('textarea').first().inputValue(), 'Urgent?', 'the second question');
+      fs.writeFileSync(file, '{"id": "x", "question": "", "state": "s", "options": []}\n');
+      await page.setInputFiles('#import', file);
+      await page.waitForSelector('.exchange p');
+      check(/question/.test(await page.locator('.exchange p').innerText()), 'a bad row is named');
+      equal(await page.locator('.question').count(), 2, 'nothing was replaced');
+    }),
+
+    'a link carries the decision in its fragment': () => withPage(world, async (page) => {
+      await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
+      await page.fill('#state', 'Ünïcode & “quotes” #hash');
+      await page.click('text=Copy a link');
+      await page.waitForSelector('text=Copied');
+      const link = await page.evaluate(() => navigator.clipboard.readText());
+      check(link.startsWith(`${world.home}#`), `the link is ${link}`);
+      await page.evaluate(() => localStorage.clear());
+      const other = await openPage(world.browser, link);
+      equal(await other.inputValue('#state'), 'Ünïcode & “quotes” #hash', 'the state');
+      await other.close();
+      check(world.server.log.every((entry) => !entry.url.includes('quotes')), 'the decision was sent to the server');
+    }),
+
+    'reading while typing': () => withPage(world, async (page) => {
+      await loadFile(page, models);
+      await page.check('#live');
+      const row = () => page.locator('.lane.read .stream').innerText();
+      await page.waitForFunction(() => document.querySelector('.lane.read .stream').textContent.startsWith('{') && document.querySelector('#read'), null, { timeout: PATIENCE });
+      const first = JSON.parse(await row()).prompt_sha256;
+      await page.fill('#state', 'Another note.');
+      await page.waitForFunction((first) => {
+        const text = document.querySelector('.lane.read .stream').textContent;
+        return text.startsWith('{') && JSON.parse(text).prompt_sha256 !== first && document.querySelector('#read');
+      }, first, { timeout: PATIENCE });
+      equal(await page.locator('.lanes.stale').count(), 0, 'answers to an older text');
+    }, { draft: SHORT }),
+
+    'the self-test runs every kernel': () => withPage(world, async (page) => {
+      await page.waitForFunction(() => /kernels compute/.test(document.querySelector('#selftest-verdict')?.textContent), null, { timeout: 2 * PATIENCE });
+      const verdict = await page.locator('#selftest-verdict').innerText();
+      check(/^All \d+ kernels/.test(verdict), verdict);
+      return verdict;
+    }, { query: '?selftest' }),
+
+    'the page itself works offline': async () => {
+      const browser = await openBrowser();
+      try {
+        const page = await openPage(browser, world.home);
+        await page.evaluate(() => navigator.serviceWorker.ready);
+        await page.reload();
+        await page.waitForSelector('.device .good, .device .slow');
+        await browser.setOffline(true);
+        await page.reload();
+        await page.waitForSelector('.device .good, .device .slow', { timeout: PATIENCE });
+        await loadFile(page, models);
+      } finally {
+        await browser.close();
+      }
+    },
+
+    'no serious accessibility fault': () => withPage(world, async (page) => {
+      let source;
+      try {
+        source = fs.readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+      } catch {
+        throw new Skip('axe-core is not in NODE_PATH');
+      }
+      await page.waitForSelector('.device .good, .device .slow');
+      const found = [];
+      for (const colorScheme of ['light', 'dark']) {
+        await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
+        await page.evaluate(source);
+        const { violations } = await page.evaluate(() => window.axe.run());
+        found.push(...violations.filter((v) => ['serious', 'critical'].includes(v.impact)).map((v) => `${colorScheme}: ${v.id} at ${v.nodes.map((node) => node.target).join(', ')}`));
+      }
+      equal(found, [], 'axe');
+    }),
+  };
+}
