@@ -17,13 +17,12 @@ pub fn faults(row: &Row, line: &LogitsLine, tolerance: f64) -> Vec<String> {
         }
         Some(got) => {
             let (at, worst) = greatest_difference(got, &row.expected);
-            // Written so that a NaN is beyond the tolerance.
-            if !(worst <= tolerance) {
+            if !within(worst, tolerance) {
                 faults.push(format!("logit {at} is {} and not {} (off by {worst:.2e})", got[at], row.expected[at]));
             }
             if row.labels.is_none() {
                 let expected = log_sum_exp(&row.expected);
-                if line.lse.is_some_and(|lse| !((lse - expected).abs() <= tolerance)) {
+                if line.lse.is_some_and(|lse| !within(lse - expected, tolerance)) {
                     faults.push(format!("log-sum-exp is {:?} and not {expected}", line.lse));
                 }
             }
@@ -34,8 +33,8 @@ pub fn faults(row: &Row, line: &LogitsLine, tolerance: f64) -> Vec<String> {
     }
     for (rank, (&(id, logit), &(got_id, got))) in row.top.iter().zip(&line.top).enumerate() {
         // Neighbours in the ranking may change places when they are closer than the tolerance.
-        let near = row.top.iter().any(|&(other, value)| other == got_id && (value - logit).abs() <= tolerance);
-        if !((got - logit).abs() <= tolerance) || (id != got_id && !near) {
+        let near = row.top.iter().any(|&(other, value)| other == got_id && within(value - logit, tolerance));
+        if !within(got - logit, tolerance) || (id != got_id && !near) {
             faults.push(format!("top {rank} is {got_id} at {got} and not {id} at {logit}"));
         }
     }
@@ -56,6 +55,11 @@ pub fn check(name: &str, reference: &Reference, lines: &[LogitsLine], tolerance:
     }
     assert!(report.is_empty(), "\n{}\n", report.join("\n"));
     println!("{name}: {} rows, greatest difference {worst:.2e}", lines.len());
+}
+
+/// A NaN is within no tolerance.
+fn within(difference: f64, tolerance: f64) -> bool {
+    difference.abs() <= tolerance
 }
 
 /// Where two lists differ most, and by how much; a value that is not finite differs infinitely.
