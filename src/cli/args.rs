@@ -4,6 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::decision::Orderings;
+
+use super::fail::Failure;
+use super::schedule::Mode;
+
 use super::models::{HubArgs, ModelChoice, ModelsArgs};
 use super::pull::PullArgs;
 
@@ -94,6 +99,46 @@ pub struct ModelArgs {
     pub max_tokens: u32,
 }
 
+/// Orders of the options that are read besides the given one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OrderingsArg {
+    /// Every option stands first once
+    Rotations,
+    /// Every order; at most 4 options
+    All,
+    /// As given and back to front
+    Reverse,
+    /// Rotations, until the rest cannot change the outcome
+    Adaptive,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub struct OrderingsArgs {
+    /// Read the options in several orders and combine them, so that a lean towards a letter goes away
+    #[arg(long, value_name = "WHICH")]
+    pub orderings: Option<OrderingsArg>,
+
+    /// With --orderings adaptive: how sure to be that the rest would not change the top option; 1 reads all
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    pub confidence: f64,
+}
+
+impl OrderingsArgs {
+    /// # Errors
+    /// Exit code 2: a confidence that is none.
+    pub fn orderings(&self) -> Result<Option<Orderings>, Failure> {
+        if !(self.confidence > 0.5 && self.confidence <= 1.0) {
+            return Err(Failure::input(format!("--confidence {} is not above 0.5 and at most 1", self.confidence)));
+        }
+        Ok(self.orderings.map(|which| match which {
+            OrderingsArg::Rotations => Orderings::Rotations,
+            OrderingsArg::All => Orderings::All,
+            OrderingsArg::Reverse => Orderings::Reverse,
+            OrderingsArg::Adaptive => Orderings::Adaptive { confidence: self.confidence },
+        }))
+    }
+}
+
 /// One decision, given on the command line.
 #[derive(Clone, Debug, Args)]
 pub struct CaseArgs {
@@ -139,6 +184,9 @@ pub struct AskArgs {
     #[command(flatten)]
     pub case: CaseArgs,
 
+    #[command(flatten)]
+    pub orderings: OrderingsArgs,
+
     /// Also compute the share of the whole vocabulary's probability that the answer letters hold
     #[arg(long)]
     pub mass: bool,
@@ -159,11 +207,12 @@ Input, one JSON object a line:
 Examples:
   semif score --gguf qwen.gguf --input rows.jsonl --output decided.jsonl
   semif score --gguf qwen.gguf --input rows.jsonl --output decided.jsonl --resume     go on after Ctrl-C or a crash
+  semif score --gguf qwen.gguf --input rows.jsonl --output decided.jsonl --orderings rotations
   cat rows.jsonl | semif score --model qwen3-0.6b --input - --output decided.jsonl
 
 All rows are checked, and all prompts measured, before the model goes to the GPU; every fault is listed with its line and
-id. The output is created, never overwritten, and each row is in it as soon as it is decided. Ctrl-C finishes the current
-row and stops; a second Ctrl-C stops at once.")]
+id. The output is created, never overwritten, and each row is in it as soon as it and all rows before it are decided; what
+is decided earlier waits in OUTPUT.waiting. Ctrl-C stops after the current step; a second Ctrl-C stops at once.")]
 pub struct ScoreArgs {
     #[command(flatten)]
     pub model: ModelArgs,
@@ -179,6 +228,13 @@ pub struct ScoreArgs {
     /// Wording to use instead of this project's: {"version", "system", "keys"}
     #[arg(long, value_name = "FILE")]
     pub prompt: Option<PathBuf>,
+
+    /// How rows with an equal state are read; changes times only, never a bit of a result
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub mode: Mode,
+
+    #[command(flatten)]
+    pub orderings: OrderingsArgs,
 
     /// Also compute allowed_token_mass and full_vocab_argmax_id (one pass over the whole output matrix)
     #[arg(long)]

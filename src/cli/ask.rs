@@ -1,16 +1,15 @@
 //! `semif ask`: one decision.
 
-use std::time::Instant;
-
-use crate::decision::{ResultRow, Row, Wording};
+use crate::decision::{Orderings, ResultRow, Row, Wording};
 
 use super::args::{AskArgs, ModelArgs};
-use super::batch::{Facts, Prompted, Scorer as _, result_row};
+use super::batch::{Facts, Prompted, decide};
 use super::fail::{Exit, Failure, print, print_json, safe};
 use super::input;
 use super::load::ModelFile;
 use super::prepare::Preparer;
 use super::runner::{self, Runner};
+use super::schedule::{Mode, how};
 use super::view::{self, Canvas};
 
 /// One row, checked and made into a prompt before the model is loaded, and the loaded model.
@@ -25,33 +24,33 @@ pub struct Case {
 impl Case {
     /// # Errors
     /// Exit codes 2, 3, 4.
-    pub fn load(model: &ModelArgs, case: &super::args::CaseArgs, with_hash: bool) -> Result<Case, Failure> {
-        runner::precision(model)?;
-        let row = input::case(case)?;
-        let wording = input::wording(case.prompt.as_deref())?;
+    pub fn load(model: &ModelArgs, row: Row, wording: Wording, orderings: Option<Orderings>, with_hash: bool) -> Result<Case, Failure> {
         let file = ModelFile::open(&model.choice.path()?)?;
         let prompted = {
             let text = file.text()?;
-            let preparer = Preparer::new(&text, &wording, model.max_tokens, file.context(), row.options().len())?;
+            let preparer = Preparer::new(&text, &wording, model.max_tokens, file.context(), row.options().len())?.with_orderings(orderings);
             preparer.prompt(&row).map_err(Failure::input)?
         };
         let reference = if with_hash { runner::model_ref(&file)? } else { file.reference() };
         let runner = Runner::load(&file, model)?;
-        let facts = Facts { prompt_version: wording.version.clone(), model: reference, config: runner.config.clone() };
+        let facts =
+            Facts { prompt_version: wording.version.clone(), model: reference, config: runner.config.clone(), mode: Mode::Auto, orderings };
         Ok(Case { row, wording, prompted, facts, runner })
     }
 
-    /// Decides the row by one forward pass.
+    /// Decides the row: one forward pass, or one for each order of the options.
     pub fn decide(&mut self) -> Result<ResultRow, Failure> {
-        let start = Instant::now();
-        let reading = self.runner.read(&self.prompted)?;
-        let seconds = self.prompted.prepare_seconds + start.elapsed().as_secs_f64();
-        result_row(&self.prompted, &reading, &self.facts, seconds)
+        let rows = [&self.prompted];
+        let mut results = decide(&rows, how(&rows, Mode::Auto), &self.facts, &mut self.runner)?;
+        results.pop().ok_or_else(|| Failure::other("the model gave no reading"))
     }
 }
 
 pub fn run(args: &AskArgs) -> Result<Exit, Failure> {
-    let mut case = Case::load(&args.model, &args.case, args.json)?;
+    runner::precision(&args.model)?;
+    let row = input::case(&args.case)?;
+    let wording = input::wording(args.case.prompt.as_deref())?;
+    let mut case = Case::load(&args.model, row, wording, args.orderings.orderings()?, args.json)?;
     case.runner.mass = args.mass;
     let result = case.decide()?;
     if args.json {
@@ -62,7 +61,7 @@ pub fn run(args: &AskArgs) -> Result<Exit, Failure> {
     print(&format!(
         "{}\n\n{}\n{}",
         safe(case.row.question()),
-        view::bars(&view::labels(&case.row), &result.probabilities, canvas),
+        view::decision(&view::labels(&case.row), &result, canvas),
         view::footer(&result, canvas)
     ))?;
     Ok(Exit::Done)

@@ -7,14 +7,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::batch::*;
 use super::fail::{Exit, Failure};
+use super::held::Held;
 use super::output::{Output, Store};
+use super::resume::{Expected, resume};
+use super::schedule::Mode;
 use crate::decision::result::RefusedRow;
 use crate::decision::{Json, ModelRef, ServingConfig};
 
 /// Logits from the tokens; can fail or ask to stop at a given call.
 #[derive(Default)]
 struct Fake {
-    calls: Vec<String>,
+    /// First token of what was read.
+    calls: Vec<u32>,
     fail_at: Option<(usize, Failure)>,
     stop_at: Option<usize>,
     mass: bool,
@@ -24,21 +28,21 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 thread_local! { static STOP: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false))); }
 
 impl Scorer for Fake {
-    fn read(&mut self, row: &Prompted) -> Result<Reading, Failure> {
+    fn read(&mut self, wanted: &Wanted<'_>) -> Result<Read, Failure> {
         let call = self.calls.len();
-        self.calls.push(row.id.clone());
+        let first = wanted.prompts[0][0];
+        self.calls.push(first);
         if self.stop_at == Some(call) {
             STOP.with(|s| s.store(true, Ordering::Relaxed));
         }
-        match &self.fail_at {
-            Some((at, failure)) if *at == call => Err(failure.clone()),
-            _ => Ok(Reading {
-                logits: row.slots.iter().map(|s| (row.tokens[0] * s) as f32 / 7.0).collect(),
-                lse: self.mass.then_some(100.0),
-                argmax: self.mass.then_some(3),
-                forward_seconds: 0.25,
-            }),
+        if let Some((at, failure)) = &self.fail_at
+            && *at == call
+        {
+            return Err(failure.clone());
         }
+        let logits = wanted.slots.iter().map(|s| (first * s) as f32 / 7.0).collect();
+        let reading = Reading { logits, lse: self.mass.then_some(100.0), argmax: self.mass.then_some(3) };
+        Ok(Read { readings: vec![reading], forward_seconds: 0.25, ..Read::default() })
     }
 }
 
@@ -47,9 +51,9 @@ fn ready(n: u32) -> Planned {
         id: format!("row \"{n}\" é"),
         place: format!("line {n}"),
         option_ids: vec!["yes".into(), "no\u{2028}".into()],
-        tokens: vec![n; 5],
+        state_key: n.to_string(),
+        prompts: vec![Prompt { order: vec![0, 1], tokens: vec![n; 5], sha256: format!("{n:064}") }],
         slots: vec![1, 2],
-        prompt_sha256: format!("{n:064}"),
         prepare_seconds: 0.0,
         system_folded: n == 2,
     })
@@ -70,11 +74,13 @@ fn facts() -> Facts {
         prompt_version: "v1".into(),
         model: ModelRef { file: "m.gguf".into(), bytes: 9, sha256: Some("ab".into()), ..ModelRef::default() },
         config: ServingConfig { precision: "exact".into(), mode: "direct".into(), ..ServingConfig::default() },
+        mode: Mode::Auto,
+        orderings: None,
     }
 }
 
 fn expected<'a>(planned: &'a [Planned], facts: &'a Facts) -> Expected<'a> {
-    Expected { planned, model: &facts.model, prompt_version: &facts.prompt_version, mass: false }
+    Expected { planned, model: &facts.model, prompt_version: &facts.prompt_version, mass: false, orderings: None }
 }
 
 /// Lines without the one value that a clock decides.
@@ -92,13 +98,13 @@ fn untimed(bytes: &[u8]) -> Vec<Json> {
 
 fn go(path: &std::path::Path, resume_it: bool, fake: &mut Fake) -> Result<Tally, Failure> {
     let (planned, facts) = (plan(), facts());
-    let (mut output, done) = if resume_it {
+    let (output, done) = if resume_it {
         let resumed = resume(path, expected(&planned, &facts))?;
         (resumed.output, resumed.done)
     } else {
         (Output::create(path)?, 0)
     };
-    run(&planned[done..], &facts, fake, &mut output, &NEVER, &mut || ())
+    run(&planned, &facts, fake, &mut Held::new(output, done, None), &NEVER, &mut || ())
 }
 
 #[test]
@@ -199,7 +205,7 @@ fn a_stop_between_rows_keeps_what_is_done() {
     let dir = folder();
     let path = dir.path().join("out.jsonl");
     let (planned, facts) = (plan(), facts());
-    let mut output = Output::create(&path).unwrap();
+    let mut output = Held::new(Output::create(&path).unwrap(), 0, None);
     let mut fake = Fake { stop_at: Some(1), ..Fake::default() };
     let stop = STOP.with(|s| *s);
     let tally = run(&planned, &facts, &mut fake, &mut output, stop, &mut || ()).unwrap();
@@ -208,7 +214,7 @@ fn a_stop_between_rows_keeps_what_is_done() {
     assert_eq!(untimed(&std::fs::read(&path).unwrap()).len(), 2);
     let mut fake = Fake::default();
     assert_eq!(go(&path, true, &mut fake).unwrap(), Tally { decided: 1, refused: 1, interrupted: false });
-    assert_eq!(fake.calls, ["row \"4\" é"]);
+    assert_eq!(fake.calls, [4]);
 }
 
 #[test]
@@ -217,7 +223,7 @@ fn a_failing_gpu_keeps_what_is_done() {
     let path = dir.path().join("out.jsonl");
     let lost = Failure { exit: Exit::Gpu, message: "lost".into() };
     let failure = go(&path, false, &mut Fake { fail_at: Some((2, lost.clone())), ..Fake::default() }).unwrap_err();
-    assert_eq!(failure, lost);
+    assert_eq!((failure.exit, failure.message.as_str()), (Exit::Gpu, "line 4: lost"));
     assert_eq!(untimed(&std::fs::read(&path).unwrap()).len(), 3);
     // Interrupted inside a row: no failure, the row is dropped.
     std::fs::remove_file(&path).unwrap();
@@ -245,12 +251,13 @@ fn two_writers_exclude_each_other() {
 fn nonsense_logits_stop_the_run() {
     struct Nan;
     impl Scorer for Nan {
-        fn read(&mut self, _: &Prompted) -> Result<Reading, Failure> {
-            Ok(Reading { logits: vec![0.0, f32::NAN], ..Reading::default() })
+        fn read(&mut self, _: &Wanted<'_>) -> Result<Read, Failure> {
+            let reading = Reading { logits: vec![0.0, f32::NAN], ..Reading::default() };
+            Ok(Read { readings: vec![reading], ..Read::default() })
         }
     }
     let disk = Disk::default();
-    let failure = run(&plan(), &facts(), &mut Nan, &mut Output::on(disk.clone()), &NEVER, &mut || ()).unwrap_err();
+    let failure = run(&plan(), &facts(), &mut Nan, &mut Held::new(Output::on(disk.clone()), 0, None), &NEVER, &mut || ()).unwrap_err();
     assert_eq!(failure.exit, Exit::Gpu);
     assert!(failure.message.contains("line 1") && failure.message.contains("option B"), "{}", failure.message);
     assert!(disk.0.borrow().bytes.is_empty());
@@ -303,12 +310,12 @@ impl Store for Disk {
 #[test]
 fn a_full_disk_leaves_whole_lines() {
     let disk = Disk::default();
-    run(&plan(), &facts(), &mut Fake::default(), &mut Output::on(disk.clone()), &NEVER, &mut || ()).unwrap();
+    run(&plan(), &facts(), &mut Fake::default(), &mut Held::new(Output::on(disk.clone()), 0, None), &NEVER, &mut || ()).unwrap();
     let size = disk.0.borrow().bytes.len();
     for room in (0..size - 40).step_by(7) {
         let disk = Disk::default();
         disk.0.borrow_mut().room = Some(room);
-        let mut output = Output::on(disk.clone());
+        let mut output = Held::new(Output::on(disk.clone()), 0, None);
         let failure = run(&plan(), &facts(), &mut Fake::default(), &mut output, &NEVER, &mut || ()).unwrap_err();
         assert_eq!(failure.exit, Exit::Other);
         untimed(&disk.0.borrow().bytes);

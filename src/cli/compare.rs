@@ -14,7 +14,9 @@ use crate::text::StreamDecoder;
 use super::args::CompareArgs;
 use super::ask::Case;
 use super::fail::{Exit, Failure, print, print_json, safe};
+use super::input;
 use super::prepare::check_budget;
+use super::runner;
 use super::view::{self, Canvas};
 
 /// Tokens of the warm-up: enough to bring every kernel of both paths into use.
@@ -54,7 +56,10 @@ struct Comparison<'a> {
 }
 
 pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
-    let mut case = Case::load(&args.model, &args.case, args.json)?;
+    runner::precision(&args.model)?;
+    let row = input::case(&args.case)?;
+    let wording = input::wording(args.case.prompt.as_deref())?;
+    let mut case = Case::load(&args.model, row, wording, None, args.json)?;
     let baseline = distribution_prompt(&case.row, &case.wording);
     let prompt = {
         let text = case.runner.engine.text()?;

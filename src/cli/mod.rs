@@ -7,6 +7,7 @@ mod compare;
 mod doctor;
 mod fail;
 mod generate;
+mod held;
 mod input;
 mod inspect;
 mod interrupt;
@@ -16,13 +17,17 @@ mod models;
 mod output;
 mod prepare;
 mod pull;
+mod resume;
 mod runner;
+mod schedule;
 mod score;
 mod tokenize;
 mod view;
 
 #[cfg(test)]
 mod batch_tests;
+#[cfg(test)]
+mod modes_tests;
 
 use std::process::ExitCode;
 

@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use crate::decision::result::RefusedRow;
-use crate::decision::{Entry, Row, RowFile, Wording, sha256_hex};
+use crate::decision::{Entry, Orderings, Row, RowFile, Wording, sha256_hex};
 use crate::text::TextModel;
 
-use super::batch::{Planned, Prompted};
+use super::batch::{Planned, Prompt, Prompted};
 use super::fail::Failure;
 
 /// Makes prompts from rows.
@@ -16,6 +16,7 @@ pub struct Preparer<'a> {
     max_tokens: u32,
     /// Tokens that the model was made for.
     context: Option<u32>,
+    orderings: Option<Orderings>,
 }
 
 impl<'a> Preparer<'a> {
@@ -33,29 +34,45 @@ impl<'a> Preparer<'a> {
     ) -> Result<Preparer<'a>, Failure> {
         text.template().map_err(Failure::model_file)?;
         text.letter_slots(most_options.max(1)).map_err(Failure::model_file)?;
-        Ok(Preparer { text, wording, max_tokens, context })
+        Ok(Preparer { text, wording, max_tokens, context, orderings: None })
     }
 
-    /// The prompt of a row.
+    /// Prompts in other orders of the options too.
+    pub fn with_orderings(self, orderings: Option<Orderings>) -> Preparer<'a> {
+        Preparer { orderings, ..self }
+    }
+
+    /// The prompts of a row.
     ///
     /// # Errors
-    /// Why the row cannot be asked: the template, an answer letter, the budget.
+    /// Why the row cannot be asked: the template, an answer letter, the budget, too many options for the orderings.
     pub fn prompt(&self, row: &Row) -> Result<Prompted, String> {
         let start = Instant::now();
-        let prompt = self.text.chat_prompt(&self.wording.system, &self.wording.payload(row)).map_err(|e| e.to_string())?;
-        check_budget(prompt.tokens.len(), self.max_tokens)?;
-        check_context(prompt.tokens.len(), self.context)?;
-        let slots = self.text.letter_slots(row.options().len()).map_err(|e| e.to_string())?;
-        self.text.check_boundary(&prompt, &slots).map_err(|e| e.to_string())?;
+        let options = row.options().len();
+        let slots = self.text.letter_slots(options).map_err(|e| e.to_string())?;
+        let orders = match self.orderings {
+            Some(orderings) => orderings.orders(options)?,
+            None => vec![(0..options).collect()],
+        };
+        let (mut prompts, mut system_folded) = (Vec::with_capacity(orders.len()), false);
+        for order in orders {
+            let payload = self.wording.payload(&row.reordered(&order));
+            let prompt = self.text.chat_prompt(&self.wording.system, &payload).map_err(|e| e.to_string())?;
+            check_budget(prompt.tokens.len(), self.max_tokens)?;
+            check_context(prompt.tokens.len(), self.context)?;
+            self.text.check_boundary(&prompt, &slots).map_err(|e| e.to_string())?;
+            system_folded = prompt.system_folded;
+            prompts.push(Prompt { order, tokens: prompt.tokens, sha256: sha256_hex(prompt.text.as_bytes()) });
+        }
         Ok(Prompted {
             id: row.id().to_owned(),
             place: row.place(),
             option_ids: row.options().iter().map(|option| option.id.clone()).collect(),
-            tokens: prompt.tokens,
+            state_key: sha256_hex(row.state().to_string().as_bytes()),
+            prompts,
             slots,
-            prompt_sha256: sha256_hex(prompt.text.as_bytes()),
             prepare_seconds: start.elapsed().as_secs_f64(),
-            system_folded: prompt.system_folded,
+            system_folded,
         })
     }
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::decision::{ModelRef, ServingConfig};
-use crate::engine::{Ask, Engine, EngineError, ErrorKind, LoadOptions, LoadProgress, Precision};
+use crate::engine::{Ask, Engine, EngineError, ErrorKind, LoadOptions, LoadProgress, Precision, SharedAsk};
 use crate::gguf::ByteSource as _;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::hub::{Event, Hub, HubError, Ladder, PullOptions};
 
 use super::args::ModelArgs;
-use super::batch::{Prompted, Reading, Scorer};
+use super::batch::{Read, Reading, Scorer, Wanted};
 use super::fail::{Exit, Failure};
 use super::interrupt;
 use super::load::ModelFile;
@@ -155,18 +155,35 @@ impl Runner {
             driver: adapter.driver.clone(),
             max_tokens: args.max_tokens,
             system_text: "own turn".to_owned(),
-            fallbacks: Vec::new(),
+            ..ServingConfig::default()
         };
         Ok(Runner { engine, config, mass: false })
     }
 }
 
 impl Scorer for Runner {
-    fn read(&mut self, row: &Prompted) -> Result<Reading, Failure> {
-        let ask = Ask { labels: row.slots.clone(), stats: self.mass, ..Ask::default() };
-        let logits = pollster::block_on(self.engine.logits(&row.tokens, &ask))
-            .map_err(Failure::from)
-            .map_err(|failure| Failure { message: format!("{}: {}", row.place, failure.message), ..failure })?;
-        Ok(Reading { logits: logits.labels, lse: logits.lse, argmax: logits.argmax, forward_seconds: logits.forward_seconds })
+    fn read(&mut self, wanted: &Wanted<'_>) -> Result<Read, Failure> {
+        let labels = wanted.slots.to_vec();
+        if let ([prompt], None) = (&wanted.prompts[..], wanted.prefix) {
+            let ask = Ask { labels, stats: self.mass, ..Ask::default() };
+            let logits = pollster::block_on(self.engine.logits(prompt, &ask))?;
+            let reading = Reading { logits: logits.labels, lse: logits.lse, argmax: logits.argmax };
+            return Ok(Read { readings: vec![reading], forward_seconds: logits.forward_seconds, ..Read::default() });
+        }
+        let ask = SharedAsk { labels, stats: self.mass, prefix: wanted.prefix.unwrap_or(0) };
+        let mut go_on = || if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        let read = pollster::block_on(self.engine.read_shared(&wanted.prompts, &ask, &mut go_on))?;
+        let reading = |r: crate::engine::Reading| Reading { logits: r.labels, lse: r.lse, argmax: r.argmax };
+        Ok(Read {
+            readings: read.readings.into_iter().map(reading).collect(),
+            reused: read.prefix.reused as usize,
+            prefill_seconds: read.prefill_seconds,
+            forward_seconds: read.suffix_seconds,
+        })
+    }
+
+    /// A second of work or so: software drivers are slow.
+    fn portion(&self) -> usize {
+        if self.engine.gpu().info().software { 512 } else { 2048 }
     }
 }

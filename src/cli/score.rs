@@ -3,37 +3,41 @@
 use std::path::Path;
 use std::time::Instant;
 
-use crate::decision::{ModelRef, RowFile, ServingConfig, Wording, read_rows};
+use crate::decision::{ModelRef, Orderings, RowFile, ServingConfig, Wording, read_rows};
 
 use super::args::ScoreArgs;
-use super::batch::{self, Expected, Facts, Planned, Prompted, Reading, Scorer, Tally};
+use super::batch::{self, Facts, Planned, Read, Scorer, Tally, Wanted};
 use super::fail::{Exit, Failure, safe};
+use super::held::{Held, waiting_path};
 use super::input;
 use super::interrupt;
 use super::load::ModelFile;
 use super::output::{self, Output};
 use super::prepare::Preparer;
+use super::resume::{self, Expected};
 use super::runner::{self, Runner, progress_bar};
 
 const ROWS: &str = "{msg} {bar:24} {pos} of {len} rows, {rate}, {eta} left";
 
 pub fn run(args: &ScoreArgs) -> Result<Exit, Failure> {
     runner::precision(&args.model)?;
+    let orderings = args.orderings.orderings()?;
     check_paths(args)?;
     let wording = input::wording(args.prompt.as_deref())?;
     let rows = rows(args)?;
     let file = ModelFile::open(&args.model.choice.path()?)?;
     interrupt::graceful();
-    let planned = plan(args, &file, &rows, &wording)?;
+    let planned = plan(args, &file, &rows, &wording, orderings)?;
     let model = runner::model_ref(&file)?;
 
-    let begin = begin(args, &planned, &model, &wording)?;
-    let (mut output, done) = (begin.output, begin.done);
-    if done > 0 {
-        eprintln!("{done} of {} rows are in {} already", planned.len(), args.output.display());
+    let begin = begin(args, &planned, &model, &wording, orderings)?;
+    let mut out = begin.out;
+    let done = out.written();
+    let count = planned.len();
+    if done + out.waits() > 0 {
+        eprintln!("{} of {count} rows are in {} already", done + out.waits(), args.output.display());
     }
-    let rest = &planned[done..];
-    let mut runner = match rest.iter().any(|row| matches!(row, Planned::Ready(_))) {
+    let mut runner = match (0..).zip(&planned).any(|(i, row)| matches!(row, Planned::Ready(_)) && !out.has(i)) {
         true => Some(Runner::load(&file, &args.model)?),
         false => None,
     };
@@ -45,30 +49,33 @@ pub fn run(args: &ScoreArgs) -> Result<Exit, Failure> {
         runner.mass = args.mass;
     }
 
-    let facts = Facts { prompt_version: wording.version.clone(), model, config };
-    let bar = progress_bar(rest.len() as u64, ROWS);
+    let facts = Facts { prompt_version: wording.version.clone(), model, config, mode: args.mode, orderings };
+    let bar = progress_bar((count - done - out.waits()) as u64, ROWS);
     bar.set_message("deciding");
     let start = Instant::now();
     let mut scorer: &mut dyn Scorer = &mut NoModel;
     if let Some(runner) = &mut runner {
         scorer = runner;
     }
-    let mut written = done;
-    let ended = batch::run(rest, &facts, scorer, &mut output, &interrupt::STOP, &mut || {
-        written += 1;
-        bar.inc(1);
-    });
+    let ended = batch::run(&planned, &facts, scorer, &mut out, &interrupt::STOP, &mut || bar.inc(1));
     bar.finish_and_clear();
-    let kept = || match written {
-        0 => String::new(),
-        n => format!("{n} of {} rows are in {}; the same command with --resume goes on", planned.len(), args.output.display()),
+    let (written, waits) = (out.written(), out.waits());
+    let kept = || match (written, waits) {
+        (0, 0) => String::new(),
+        (n, 0) => format!("{n} of {count} rows are in {}; the same command with --resume goes on", args.output.display()),
+        (n, w) => format!(
+            "{n} of {count} rows are in {}, {w} more wait in {}; the same command with --resume goes on",
+            args.output.display(),
+            waiting_path(&args.output).display()
+        ),
     };
-    let tally = ended.map_err(|failure| match written {
+    let tally = ended.map_err(|failure| match written + waits {
         0 => failure,
         _ => Failure { message: format!("{}\n{}", failure.message, kept()), ..failure },
     })?;
     if tally.interrupted {
-        return Err(Failure::interrupted(format!("interrupted; {}", if written > 0 { kept() } else { "nothing was written".to_owned() })));
+        let kept = if written + waits > 0 { kept() } else { "nothing was written".to_owned() };
+        return Err(Failure::interrupted(format!("interrupted; {kept}")));
     }
     eprintln!("{}", summary(&tally, start.elapsed().as_secs_f64(), &args.output));
     Ok(if begin.refused + tally.refused > 0 { Exit::SomeRefused } else { Exit::Done })
@@ -89,8 +96,9 @@ fn check_paths(args: &ScoreArgs) -> Result<(), Failure> {
         return Err(Failure::input(format!("the output {} is a folder", out.display())));
     }
     // A dangling link exists too, for a create-only file.
-    if !args.resume && out.symlink_metadata().is_ok() {
-        return Err(output::exists(out));
+    let waiting = waiting_path(out);
+    if let Some(there) = [out, &waiting].into_iter().find(|path| !args.resume && path.symlink_metadata().is_ok()) {
+        return Err(output::exists(there));
     }
     let folder = out.parent().filter(|parent| !parent.as_os_str().is_empty());
     if let Some(folder) = folder
@@ -131,10 +139,16 @@ fn report(args: &ScoreArgs, problems: &[String], of: usize) -> Result<(), Failur
 }
 
 /// Makes and measures all prompts.
-fn plan(args: &ScoreArgs, file: &ModelFile, rows: &RowFile, wording: &Wording) -> Result<Vec<Planned>, Failure> {
+fn plan(
+    args: &ScoreArgs,
+    file: &ModelFile,
+    rows: &RowFile,
+    wording: &Wording,
+    orderings: Option<Orderings>,
+) -> Result<Vec<Planned>, Failure> {
     let text = file.text()?;
     let most = rows.rows().map(|row| row.options().len()).max().unwrap_or(1);
-    let preparer = Preparer::new(&text, wording, args.model.max_tokens, file.context(), most)?;
+    let preparer = Preparer::new(&text, wording, args.model.max_tokens, file.context(), most)?.with_orderings(orderings);
     let bar = progress_bar(rows.entries.len() as u64, ROWS);
     bar.set_message("checking");
     let plan = preparer.plan(rows, &mut || {
@@ -150,25 +164,43 @@ fn plan(args: &ScoreArgs, file: &ModelFile, rows: &RowFile, wording: &Wording) -
 }
 
 struct Begin {
-    output: Output,
-    done: usize,
+    out: Held,
     refused: usize,
     config: Option<ServingConfig>,
 }
 
-/// Creates the output, or opens it again.
-fn begin(args: &ScoreArgs, planned: &[Planned], model: &ModelRef, wording: &Wording) -> Result<Begin, Failure> {
-    if !args.resume || !args.output.exists() {
-        return Ok(Begin { output: Output::create(&args.output)?, done: 0, refused: 0, config: None });
+/// Creates the output, or opens it again, with what waits beside it.
+fn begin(
+    args: &ScoreArgs,
+    planned: &[Planned],
+    model: &ModelRef,
+    wording: &Wording,
+    orderings: Option<Orderings>,
+) -> Result<Begin, Failure> {
+    let waiting = waiting_path(&args.output);
+    let create = || Output::create(&args.output).map(|output| Held::new(output, 0, Some(waiting.clone())));
+    if !args.resume {
+        return Ok(Begin { out: create()?, refused: 0, config: None });
     }
-    let expected = Expected { planned, model, prompt_version: &wording.version, mass: args.mass };
-    let resumed = batch::resume(&args.output, expected)?;
-    if let Some(before) =
-        resumed.config.as_ref().filter(|c| c.precision != args.model.precision.name() && args.model.precision.name() != "auto")
-    {
-        return Err(other_precision(&args.output, &before.precision, args.model.precision.name()));
+    let name = orderings.map(Orderings::name);
+    let expected = Expected { planned, model, prompt_version: &wording.version, mass: args.mass, orderings: name.as_deref() };
+    let early = resume::waiting(&waiting, expected)?;
+    let mut begin = if args.output.exists() {
+        let resumed = resume::resume(&args.output, expected)?;
+        let out = Held::new(resumed.output, resumed.done, Some(waiting));
+        Begin { out, refused: resumed.refused, config: resumed.config }
+    } else {
+        Begin { out: create()?, refused: 0, config: None }
+    };
+    if let Some((lines, file)) = early {
+        begin.config = begin.config.or_else(|| lines.values().next().and_then(|line| resume::config(line)));
+        begin.out.take_over(lines, file)?;
     }
-    Ok(Begin { output: resumed.output, done: resumed.done, refused: resumed.refused, config: resumed.config })
+    let asked = args.model.precision.name();
+    if let Some(before) = begin.config.as_ref().filter(|c| c.precision != asked && asked != "auto") {
+        return Err(other_precision(&args.output, &before.precision, asked));
+    }
+    Ok(begin)
 }
 
 fn other_precision(path: &Path, before: &str, now: &str) -> Failure {
@@ -217,7 +249,7 @@ fn summary(tally: &Tally, seconds: f64, output: &Path) -> String {
 struct NoModel;
 
 impl Scorer for NoModel {
-    fn read(&mut self, row: &Prompted) -> Result<Reading, Failure> {
-        Err(Failure::other(format!("{}: no model is loaded", row.place)))
+    fn read(&mut self, _: &Wanted<'_>) -> Result<Read, Failure> {
+        Err(Failure::other("no model is loaded"))
     }
 }

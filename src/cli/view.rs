@@ -68,6 +68,28 @@ pub fn bars(labels: &[(String, String)], shares: &[f64], canvas: Canvas) -> Stri
     out
 }
 
+/// The bars of a decision. With several orders of the options: the combined ones, and what each order says by itself.
+pub fn decision(labels: &[(String, String)], result: &ResultRow, canvas: Canvas) -> String {
+    let (Some(combined), Some(orders)) = (&result.combined, &result.orderings) else {
+        return bars(labels, &result.probabilities, canvas);
+    };
+    let mut out = bars(labels, &combined.probabilities, canvas);
+    out.push_str(&format!(
+        "  combined from {} of {} orders of the options: {} has it on top in {}, probabilities move by up to {}\n",
+        combined.read,
+        combined.of,
+        safe(&combined.top),
+        percent(combined.agreement),
+        percent(combined.spread)
+    ));
+    for order in orders {
+        let shares = order.order.iter().zip(&order.probabilities).map(|(id, p)| format!("{} {}", safe(id), percent(*p)));
+        out.push_str(&truncate_str(&format!("    {}", shares.collect::<Vec<_>>().join(", ")), canvas.width, "…"));
+        out.push('\n');
+    }
+    out
+}
+
 /// Option letter, id and description of a row, fit for a terminal.
 pub fn labels(row: &crate::decision::Row) -> Vec<(String, String)> {
     row.options().iter().map(|option| (safe(&option.id), safe(&option.description))).collect()

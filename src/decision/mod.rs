@@ -5,14 +5,16 @@
 
 pub mod baseline;
 pub mod json;
+pub mod orderings;
 pub mod readout;
 pub mod result;
 pub mod rows;
 pub mod wording;
 
 pub use json::{Json, JsonError};
+pub use orderings::{Combined, OrderReading, Orderings};
 pub use readout::{Readout, ReadoutError, allowed_token_mass, readout};
-pub use result::{ModelRef, PROBABILITY_STATUS, ResultRow, ServingConfig};
+pub use result::{ModelRef, PROBABILITY_STATUS, ResultRow, ServingConfig, SharedTiming};
 pub use rows::{BadRow, Choice, Entry, MAX_OPTIONS, MIN_OPTIONS, Row, RowFile, read_rows};
 pub use wording::{Keys, Wording, WordingError};
 
@@ -22,6 +24,11 @@ pub use wording::{Keys, Wording, WordingError};
 /// Never for `index < 26`; rows hold at most [`MAX_OPTIONS`] options.
 pub fn letter(index: usize) -> char {
     char::from(b'A' + index as u8)
+}
+
+/// SHA-256 over token ids, each as four bytes, lowest first: `prefix_sha256`.
+pub fn tokens_sha256(tokens: &[u32]) -> String {
+    sha256_hex(&tokens.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())
 }
 
 /// SHA-256 of some bytes as lowercase hex: `prompt_sha256` is this over the rendered prompt's UTF-8.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::orderings::{Combined, OrderReading};
+
 /// Stands in every result row, so that nobody takes the numbers for more than they are.
 pub const PROBABILITY_STATUS: &str = "conditional option scores: a softmax over the answer letters' logits, given that one of the listed options is \
      answered; not calibrated probabilities of being right";
@@ -34,8 +36,11 @@ pub struct ServingConfig {
     pub engine: String,
     /// Precision tier that really ran: `exact`, `fast`, `tensor`.
     pub precision: String,
-    /// `direct`, `serial`, `shared`.
+    /// `direct`, `serial`, `shared`: how this row was read. It changes no bit of the logits.
     pub mode: String,
+    /// Orders of the options that were asked for; absent where only the given one is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub orderings: Option<String>,
     /// Adapter name, backend and driver.
     pub adapter: String,
     pub backend: String,
@@ -49,7 +54,7 @@ pub struct ServingConfig {
 }
 
 /// One result row. Logits are f32 and probabilities f64, both written with the fewest digits that read back exactly.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ResultRow {
     pub id: String,
     /// In the row's order; so are the three lists below.
@@ -71,10 +76,56 @@ pub struct ResultRow {
     pub serving_config: ServingConfig,
     pub readout: String,
     pub probability_status: String,
-    /// From submitting the forward pass to its logits being read back.
+    /// From submitting the forward pass to its logits being read back. A row of a shared batch: its part of the batch, an equal
+    /// part of the prefix and of the suffixes by their tokens.
     pub forward_seconds: f64,
     /// The row's share of everything: tokens, forward pass, readout.
     pub total_seconds: f64,
+    /// Serial: the whole prefix was in the cache already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_hit: Option<bool>,
+    /// Serial: tokens of the prefix that rows with this state share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix_tokens: Option<usize>,
+    /// Serial: hex SHA-256 over the prefix's token ids, each as four bytes, lowest first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix_sha256: Option<String>,
+    /// Serial: seconds until the prefix stood in the cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill_seconds: Option<f64>,
+    /// Serial: seconds of the rest of the prompt and the readout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suffix_forward_seconds: Option<f64>,
+    /// Shared: the batch that this row was read in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_timing: Option<SharedTiming>,
+    /// Every order of the options that was read, the given one first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub orderings: Option<Vec<OrderReading>>,
+    /// What they say together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub combined: Option<Combined>,
+}
+
+/// A batch of rows that were read together on one state; the same in each of its rows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SharedTiming {
+    /// Rows of the batch.
+    pub rows: usize,
+    /// Prompts of the batch: more than rows where several orders of the options are read.
+    pub prompts: usize,
+    /// Tokens of the shared prefix.
+    pub prefix_tokens: usize,
+    /// Of these, tokens that were in the cache already.
+    pub prefix_reused: usize,
+    /// Hex SHA-256 over the prefix's token ids, each as four bytes, lowest first.
+    pub prefix_sha256: String,
+    /// Tokens after the prefix, of all prompts.
+    pub suffix_tokens: usize,
+    /// Seconds until the prefix stood in the cache.
+    pub prefill_seconds: f64,
+    /// Seconds of all suffixes and the readout.
+    pub suffix_seconds: f64,
 }
 
 /// Stands in an output file in the place of a row that was refused.
@@ -108,6 +159,7 @@ mod tests {
             probability_status: PROBABILITY_STATUS.into(),
             forward_seconds: 0.5,
             total_seconds: 1.0,
+            ..ResultRow::default()
         };
         let text = serde_json::to_string(&row).unwrap();
         assert!(!text.contains('\n'));

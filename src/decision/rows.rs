@@ -69,6 +69,13 @@ impl Row {
         &self.options
     }
 
+    /// The same row with its options in another order: `order[position]` is the index of the option that goes there.
+    /// Indexes out of range are left out, so give a permutation.
+    pub fn reordered(&self, order: &[usize]) -> Row {
+        let options = order.iter().filter_map(|i| self.options.get(*i).cloned()).collect();
+        Row { options, ..self.clone() }
+    }
+
     /// Every other key of the row (`label`, `family`, ...) as it stood; never shown to the model.
     pub fn extra(&self) -> &[(String, Json)] {
         &self.extra

@@ -81,12 +81,13 @@ pub async fn decide(loaded: &mut Loaded, row: &str) -> Result<Decision, Fault> {
             driver: adapter.driver.clone(),
             max_tokens: loaded.engine.max_tokens(),
             system_text: if prepared.prompt.system_folded { "in front of the user text" } else { "own turn" }.into(),
-            fallbacks: Vec::new(),
+            ..ServingConfig::default()
         },
         readout: READOUT_DIRECT.into(),
         probability_status: PROBABILITY_STATUS.into(),
         forward_seconds: logits.forward_seconds,
         total_seconds,
+        ..ResultRow::default()
     };
     Ok(Decision {
         probabilities: readout.probabilities,

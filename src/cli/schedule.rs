@@ -1,0 +1,208 @@
+//! Which rows are read together. Pure: positions and token lists in, units of work out.
+
+use std::collections::HashMap;
+
+use clap::ValueEnum;
+
+use crate::engine::shared_prefix;
+
+use super::batch::{Planned, Prompted};
+
+/// A shorter common prefix is not worth a branch.
+pub const LEAST_PREFIX: usize = 16;
+/// Most prompts of one reading.
+const MOST_PROMPTS: usize = 64;
+
+/// How rows with an equal state are read. The logits are the same bits either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Every row by itself
+    Direct,
+    /// A state is read once and kept, its rows follow one at a time
+    Serial,
+    /// A state is read once, the rest of its rows' prompts together
+    Shared,
+    /// Shared where at least two prompts have the same state
+    #[default]
+    Auto,
+}
+
+/// How a unit is read; prefixes in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    Direct,
+    Serial { prefix: usize },
+    Shared { prefix: usize },
+}
+
+impl How {
+    /// Leading tokens that are kept.
+    pub fn prefix(self) -> Option<usize> {
+        match self {
+            How::Direct => None,
+            How::Serial { prefix } | How::Shared { prefix } => Some(prefix),
+        }
+    }
+
+    /// For result rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            How::Direct => "direct",
+            How::Serial { .. } => "serial",
+            How::Shared { .. } => "shared",
+        }
+    }
+}
+
+/// Rows that are read, and then written, together. A refused row is a unit of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    pub rows: Vec<usize>,
+    pub how: How,
+}
+
+/// How rows of one state are read.
+pub fn how(rows: &[&Prompted], mode: Mode) -> How {
+    let prompts: Vec<&[u32]> = rows.iter().flat_map(|row| &row.prompts).map(|prompt| &prompt.tokens[..]).collect();
+    if mode == Mode::Direct || prompts.len() < 2 {
+        return How::Direct;
+    }
+    match (shared_prefix(&prompts), mode) {
+        (prefix, _) if prefix < LEAST_PREFIX => How::Direct,
+        (prefix, Mode::Serial) => How::Serial { prefix },
+        (prefix, _) => How::Shared { prefix },
+    }
+}
+
+/// The work for all rows that are not `done`. A state's rows come when its first row's turn has come, so that lines wait as little as
+/// possible for the ones before them, in portions of about `portion` suffix tokens.
+pub fn schedule(planned: &[Planned], done: &dyn Fn(usize) -> bool, mode: Mode, portion: usize) -> Vec<Unit> {
+    let mut groups: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (i, row) in planned.iter().enumerate() {
+        if let Planned::Ready(row) = row
+            && !done(i)
+        {
+            groups.entry(&row.state_key).or_default().push(i);
+        }
+    }
+    let mut units = Vec::new();
+    for (i, row) in planned.iter().enumerate() {
+        if done(i) {
+            continue;
+        }
+        let Planned::Ready(row) = row else {
+            units.push(Unit { rows: vec![i], how: How::Direct });
+            continue;
+        };
+        // Read together, a group is taken out; read one by one, each row waits for its own turn.
+        let Some(group) = groups.get(&row.state_key[..]) else { continue };
+        let ready = |i: &usize| if let Planned::Ready(row) = &planned[*i] { Some(row) } else { None };
+        let rows: Vec<&Prompted> = group.iter().filter_map(ready).collect();
+        match how(&rows, mode) {
+            How::Direct => units.push(Unit { rows: vec![i], how: How::Direct }),
+            how => {
+                let group = groups.remove(&row.state_key[..]).unwrap_or_default();
+                units.extend(portions(&group, &rows, how, portion));
+            }
+        }
+    }
+    units
+}
+
+fn portions(group: &[usize], rows: &[&Prompted], how: How, portion: usize) -> Vec<Unit> {
+    let prefix = how.prefix().unwrap_or(0);
+    let mut units: Vec<Unit> = Vec::new();
+    let (mut prompts, mut tokens) = (0, 0);
+    for (index, row) in group.iter().zip(rows) {
+        let own: usize = row.prompts.iter().map(|prompt| prompt.tokens.len() - prefix).sum();
+        prompts += row.prompts.len();
+        tokens += own;
+        let fits = matches!(how, How::Shared { .. }) && prompts <= MOST_PROMPTS && tokens <= portion;
+        match units.last_mut() {
+            Some(unit) if fits => unit.rows.push(*index),
+            _ => {
+                units.push(Unit { rows: vec![*index], how });
+                (prompts, tokens) = (row.prompts.len(), own);
+            }
+        }
+    }
+    units
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::batch::Prompt;
+    use super::*;
+    use crate::decision::result::RefusedRow;
+
+    /// A row of state `state` with `prompts` prompts: `prefix` tokens of the state, then `own` of its own.
+    fn row(state: u32, prefix: usize, own: usize, prompts: usize) -> Planned {
+        let prompt = |i: usize| {
+            let start = std::iter::repeat_n(state, prefix);
+            let tokens = start.chain([1000 + i as u32]).chain(std::iter::repeat_n(7, own - 1)).collect();
+            Prompt { order: vec![0, 1], tokens, sha256: String::new() }
+        };
+        Planned::Ready(Prompted {
+            id: String::new(),
+            place: String::new(),
+            option_ids: Vec::new(),
+            state_key: state.to_string(),
+            prompts: (0..prompts).map(prompt).collect(),
+            slots: Vec::new(),
+            prepare_seconds: 0.0,
+            system_folded: false,
+        })
+    }
+
+    fn refused() -> Planned {
+        Planned::Refused(RefusedRow { id: None, error: String::new() })
+    }
+
+    fn plan(rows: &[Planned], mode: Mode, portion: usize) -> Vec<(Vec<usize>, How)> {
+        schedule(rows, &|_| false, mode, portion).into_iter().map(|unit| (unit.rows, unit.how)).collect()
+    }
+
+    #[test]
+    fn rows_of_a_state_are_found_wherever_they_stand() {
+        // The rows' own parts are equal, so the common prefix is all but one token, as the engine needs it.
+        let rows = [row(1, 20, 5, 1), row(2, 20, 5, 1), refused(), row(1, 20, 5, 1), row(3, 20, 5, 1), row(2, 20, 5, 1)];
+        let shared = How::Shared { prefix: 24 };
+        let wanted = [(vec![0, 3], shared), (vec![1, 5], shared), (vec![2], How::Direct), (vec![4], How::Direct)];
+        assert_eq!(plan(&rows, Mode::Auto, 999), wanted);
+        assert_eq!(plan(&rows, Mode::Shared, 999), wanted);
+        let serial = How::Serial { prefix: 24 };
+        let one_by_one: Vec<_> = [0, 3, 1, 5].map(|i| (vec![i], serial)).into_iter().chain(wanted[2..].to_vec()).collect();
+        assert_eq!(plan(&rows, Mode::Serial, 999), one_by_one);
+        assert_eq!(plan(&rows, Mode::Direct, 999), (0..6).map(|i| (vec![i], How::Direct)).collect::<Vec<_>>());
+        // What is done already is left out, and no longer makes a group.
+        let rest = schedule(&rows, &|i| i == 0 || i == 2, Mode::Auto, 999);
+        assert_eq!(rest.iter().map(|unit| unit.rows.clone()).collect::<Vec<_>>(), [vec![1, 5], vec![3], vec![4]]);
+    }
+
+    #[test]
+    fn short_prefixes_are_read_directly() {
+        let rows = [row(1, 10, 5, 1), row(1, 10, 7, 1)];
+        assert_eq!(plan(&rows, Mode::Auto, 999), [(vec![0], How::Direct), (vec![1], How::Direct)]);
+        let rows = [row(1, 15, 5, 2), row(1, 15, 7, 2)];
+        assert_eq!(plan(&rows, Mode::Serial, 999), [(vec![0], How::Direct), (vec![1], How::Direct)]);
+        let rows = [row(1, 16, 5, 2), row(1, 16, 7, 2)];
+        assert_eq!(plan(&rows, Mode::Auto, 999), [(vec![0, 1], How::Shared { prefix: 16 })]);
+    }
+
+    #[test]
+    fn orderings_of_one_row_share_its_state() {
+        assert_eq!(plan(&[row(1, 16, 5, 3)], Mode::Auto, 999), [(vec![0], How::Shared { prefix: 16 })]);
+        assert_eq!(plan(&[row(1, 16, 5, 3)], Mode::Direct, 999), [(vec![0], How::Direct)]);
+    }
+
+    #[test]
+    fn portions_are_bounded() {
+        let rows: Vec<Planned> = (0..7).map(|_| row(1, 20, 10, 2)).collect();
+        let sizes = |portion| plan(&rows, Mode::Auto, portion).iter().map(|(rows, _)| rows.len()).collect::<Vec<_>>();
+        assert_eq!(sizes(60), [3, 3, 1]);
+        assert_eq!(sizes(59), [2, 2, 2, 1]);
+        assert_eq!(sizes(1), [1; 7], "a row is never cut");
+        let many: Vec<Planned> = (0..70).map(|_| row(1, 20, 2, 2)).collect();
+        assert_eq!(plan(&many, Mode::Auto, 9999).iter().map(|(rows, _)| rows.len()).collect::<Vec<_>>(), [32, 32, 6]);
+    }
+}
