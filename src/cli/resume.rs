@@ -77,11 +77,14 @@ pub fn resume(path: &Path, expected: Expected<'_>) -> Result<Resumed, Failure> {
     Ok(Resumed { output, done, refused, config })
 }
 
+/// Lines by the row that they belong to, and the file they are in.
+pub type Waiting = (BTreeMap<usize, String>, Output);
+
 /// Opens the file in which an earlier run left results waiting for their turn, see [`super::held`]. `None` where there is none.
 ///
 /// # Errors
 /// The first line that does not fit this run's rows and why; the file is left as it is.
-pub fn waiting(path: &Path, expected: Expected<'_>) -> Result<Option<(BTreeMap<usize, String>, Output)>, Failure> {
+pub fn waiting(path: &Path, expected: Expected<'_>) -> Result<Option<Waiting>, Failure> {
     if path.symlink_metadata().is_err() {
         return Ok(None);
     }
