@@ -57,10 +57,18 @@ pub(super) const SUBMIT_SECONDS: f64 = 0.04;
 const READBACK_SECONDS: f64 = 0.03;
 
 impl Engine {
+    /// Compiles the kernels by running them. On a GPU both tile sizes, and once more for a fair measurement of its speed; a software
+    /// adapter would spend seconds on that and compiles the larger tile when a prompt needs it.
     pub(super) async fn warm_up(&mut self) -> Result<(), EngineError> {
         let ask = Ask { labels: vec![0], stats: true, ..Ask::default() };
-        self.logits(&[0, 0], &ask).await?;
-        self.generate(&[0], 2, &[], &mut |_| ControlFlow::Continue(())).await?;
+        let longest = (self.max_tokens as usize).min(64);
+        let prompts: &[usize] = if self.gpu.info().software { &[2] } else { &[2, longest, longest] };
+        for &n in prompts {
+            self.logits(&vec![0; n.min(longest)], &ask).await?;
+        }
+        if longest > 2 {
+            self.generate(&[0], 2, &[], &mut |_| ControlFlow::Continue(())).await?;
+        }
         Ok(())
     }
 
