@@ -67,12 +67,14 @@ export default function (world) {
       return (await page.locator('#verdict').innerText()).toLowerCase();
     }, { query: '?test&limit=12', draft: SHORT }),
 
-    'read only, by keyboard': () => withPage(world, async (page) => {
+    'read only by keyboard, in every order': () => withPage(world, async (page) => {
       await loadFile(page, models);
       await page.focus('#read');
       await page.keyboard.press('Enter');
       await page.waitForFunction(() => /%/.test(document.querySelector('.lane.read .bars .figure').textContent), null, { timeout: PATIENCE });
       equal(await page.locator('.lane.write .clock').innerText(), '–', 'the written lane');
+      await page.click('.check-order');
+      await page.waitForFunction(() => /of 2 orders agree/.test(document.querySelector('.order').textContent), null, { timeout: PATIENCE });
       await page.fill('#state', 'Something else.');
       await page.waitForSelector('.lanes.stale');
     }, { draft: SHORT }),
