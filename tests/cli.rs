@@ -379,8 +379,11 @@ fn both_ways_are_compared() {
     let place = Place::new();
     place.write("prompt", PROMPT);
     let compare = "compare --gguf MODEL --prompt prompt --state s --question q --option y=yes --option n=no";
-    place.semif(&format!("{compare} --max-tokens 300")).expect(2, &["generation prompt", "budget of 300"]);
-    let report = place.semif(&format!("{compare} --max-tokens 900 --json")).expect(0, &[]).json();
+    // The refusal says how long the prompt is; a little more leaves room for a few tokens of nonsense.
+    let refused = place.semif(&format!("{compare} --max-tokens 300")).expect(2, &["generation prompt", "budget of 300"]);
+    let needed = refused.err.split("has ").nth(1).and_then(|rest| rest.split(' ').next()).and_then(|n| n.parse::<u32>().ok());
+    let budget = needed.expect("the prompt's length") + 20;
+    let report = place.semif(&format!("{compare} --max-tokens {budget} --json")).expect(0, &[]).json();
     // A synthetic model writes nonsense: the point is that it is timed and reported as such.
     assert_eq!((report["generated"]["valid"].as_bool(), report["same_top"].is_null()), (Some(false), true));
     assert!(!report["generated"]["problems"].as_array().unwrap().is_empty());

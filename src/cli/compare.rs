@@ -15,6 +15,7 @@ use super::args::CompareArgs;
 use super::ask::Case;
 use super::fail::{Exit, Failure, print, print_json, safe};
 use super::input;
+use super::interrupt;
 use super::prepare::check_budget;
 use super::runner;
 use super::view::{self, Canvas};
@@ -73,6 +74,8 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
     let direct = case.decide()?;
     let stop = case.runner.engine.text()?.eos_ids().to_vec();
     let live = std::io::stderr().is_terminal();
+    // Writing can take minutes on a slow adapter; what is there when it is stopped is still shown.
+    interrupt::graceful();
     let (generation, text) = generate(&mut case, &prompt.tokens, room, &stop, live)?;
     let parsed = parse_distribution(&text, &baseline.keys, generation.stopped.is_some());
     let generated = Generated {
@@ -102,6 +105,9 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
         print_json(&comparison)?;
     } else {
         print(&report(&case, &comparison, Canvas::of_stdout()))?;
+    }
+    if generation.cancelled {
+        return Err(Failure::interrupted("interrupted while the distribution was written; the comparison is of what there was"));
     }
     Ok(Exit::Done)
 }
@@ -146,7 +152,7 @@ fn generate(
                 eprint!("\r{shown} tokens");
                 let _ = std::io::stderr().flush();
             }
-            ControlFlow::Continue(())
+            if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         pollster::block_on(engine.generate(tokens, room, stop, &mut on_token))?
     };

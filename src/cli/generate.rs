@@ -10,6 +10,7 @@ use crate::text::Parse;
 use super::args::GenerateArgs;
 use super::fail::{Exit, Failure, print, print_json, safe};
 use super::input::text_argument;
+use super::interrupt;
 use super::load::ModelFile;
 use super::runner::{self, Runner};
 use super::view;
@@ -56,7 +57,12 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
         (false, Ok(text)) => text.eos_ids().to_vec(),
         _ => Vec::new(),
     };
-    let made = pollster::block_on(runner.engine.generate(&tokens, args.max_new as usize, &stop, &mut |_| ControlFlow::Continue(())))?;
+    // What was generated when it is stopped is still printed.
+    interrupt::graceful();
+    let made = pollster::block_on(runner.engine.generate(&tokens, args.max_new as usize, &stop, &mut |_| match interrupt::asked() {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    }))?;
     let count = made.tokens.len();
     let rate = (count > 1).then(|| (count - 1) as f64 / (made.total_seconds - made.first_token_seconds).max(1e-9));
     let reply = Reply {
@@ -70,7 +76,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
     };
     if args.json || !std::io::stdout().is_terminal() {
         print_json(&reply)?;
-        return Ok(Exit::Done);
+        return ended(made.cancelled);
     }
     let ids: Vec<String> = reply.tokens.iter().map(u32::to_string).collect();
     let shown = reply.text.as_deref().unwrap_or("").split('\n').map(safe).collect::<Vec<_>>().join("\n");
@@ -80,7 +86,11 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
         view::seconds(reply.first_token_seconds),
         view::seconds(reply.total_seconds),
         rate.map_or(String::new(), |r| format!(", {r:.1} tokens a second")),
-        reply.stopped.map_or("at --max-new".to_owned(), |id| format!("by token {id}")),
+        reply.stopped.map_or(if made.cancelled { "by Ctrl-C" } else { "at --max-new" }.to_owned(), |id| format!("by token {id}")),
     ))?;
-    Ok(Exit::Done)
+    ended(made.cancelled)
+}
+
+fn ended(cancelled: bool) -> Result<Exit, Failure> {
+    if cancelled { Err(Failure::interrupted("interrupted; the tokens so far are printed")) } else { Ok(Exit::Done) }
 }

@@ -157,7 +157,7 @@ fn parse_value(text: &str, finished: bool) -> Result<Json, Vec<String>> {
     Json::parse(text).map_err(|error| {
         let mut problems = Vec::new();
         if !finished {
-            problems.push("cut off at the token limit".to_owned());
+            problems.push("cut off before its end".to_owned());
         }
         problems.push(match text.starts_with("```") {
             true => "not bare JSON: it stands in a code fence".to_owned(),
@@ -228,7 +228,7 @@ mod tests {
             assert!(problems.contains(part), "{text}: {problems}");
         }
         let problems = parse_distribution(r#"{"A: yes": 0.5, "B"#, &keys(), false).unwrap_err();
-        assert_eq!((problems.len(), problems[0].as_str()), (2, "cut off at the token limit"));
+        assert_eq!((problems.len(), problems[0].as_str()), (2, "cut off before its end"));
     }
 
     #[test]
