@@ -3,12 +3,13 @@
 use super::lab::{Lab, allowed};
 use crate::gpu::GpuError;
 use crate::kernels::rope::{Cache, Heads, Pairs, Positions, Row};
-use crate::kernels::{Mat, gather, head, rms_norm, rope, swiglu};
+use crate::kernels::{Mat, copy_pages, gather, head, rms_norm, rope, swiglu};
 
 pub async fn check(lab: &mut Lab) -> Result<(), GpuError> {
     norm(lab).await?;
     gated(lab).await?;
     gathered(lab).await?;
+    copied(lab).await?;
     statistics(lab).await?;
     for pairs in [Pairs::Halves, Pairs::Adjacent] {
         for with_norm in [false, true] {
@@ -72,6 +73,23 @@ async fn gathered(lab: &mut Lab) -> Result<(), GpuError> {
     let got: Vec<f32> = lab.words(&by, 3 * cols).await?;
     let wanted: Vec<_> = [4, 0, 2].iter().flat_map(|r| &x[r * cols..(r + 1) * cols]).map(|v| (f64::from(*v), 1e-30)).collect();
     lab.compare(&gather::variant().label, got, &wanted);
+    Ok(())
+}
+
+async fn copied(lab: &mut Lab) -> Result<(), GpuError> {
+    let page = 260;
+    let (mut keys, mut values) = (lab.numbers(4 * page, 1.0), lab.numbers(4 * page, 1.0));
+    let (bk, bv, pairs) = (lab.buffer(&keys).await?, lab.buffer(&values).await?, lab.buffer(&[0u32, 2, 3, 1]).await?);
+    let cache = Cache { keys: bk.all(), values: bv.all() };
+    copy_pages::copy_pages(&mut lab.rec, pairs.all(), 2, cache, page as u32);
+    let mut got: Vec<f32> = lab.words(&bk, 4 * page).await?;
+    got.extend(lab.words::<f32>(&bv, 4 * page).await?);
+    for data in [&mut keys, &mut values] {
+        data.copy_within(0..page, 2 * page);
+        data.copy_within(3 * page.., page);
+    }
+    let wanted: Vec<_> = keys.iter().chain(&values).map(|v| (f64::from(*v), 1e-12)).collect();
+    lab.compare(&copy_pages::variant().label, got, &wanted);
     Ok(())
 }
 
