@@ -111,6 +111,10 @@ impl PreTokenizer {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::test_runner::{Config, TestRunner};
+    use tokenizers::utils::SysRegex;
+
     use super::*;
 
     fn cut(name: &str, text: &str) -> Vec<String> {
@@ -164,6 +168,74 @@ mod tests {
     fn unknown_names_are_refused_with_the_known_ones() {
         let error = PreTokenizer::named("gpt-4o").unwrap_err().to_string();
         assert!(error.contains("gpt-4o") && error.contains("qwen35") && error.contains("llama-bpe"), "{error}");
+    }
+
+    /// The lists as they are defined, with their look-ahead, on the backtracking engine.
+    struct Definition {
+        name: &'static str,
+        isolate: Option<SysRegex>,
+        pieces: SysRegex,
+        ours: PreTokenizer,
+    }
+
+    impl Definition {
+        fn new(name: &'static str) -> Self {
+            const CONTRACTIONS: &str = "'s|'t|'re|'ve|'m|'ll|'d|'S|'T|'RE|'Re|'rE|'VE|'Ve|'vE|'M|'LL|'Ll|'lL|'D";
+            const END: &str = r"\s*[\r\n]+|\s+(?!\S)|\s+";
+            const SMOLLM: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
+            let list = |letters: &str, digits: &str| {
+                format!(r"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[{letters}]+|{digits}| ?[^\s{letters}\p{{N}}]+[\r\n]*|{END}")
+            };
+            let (isolate, pieces) = match name {
+                "qwen2" => (None, list(r"\p{L}", r"\p{N}")),
+                "qwen35" => (None, list(r"\p{L}\p{M}", r"\p{N}")),
+                "minicpm5" => (Some(r"\p{N}{1,3}"), list(r"\p{L}", r"\p{N}+")),
+                "smollm" => (Some(r"\p{N}"), SMOLLM.into()),
+                _ => (None, list(r"\p{L}", r"\p{N}{1,3}")),
+            };
+            let regex = |pattern: &str| SysRegex::new(pattern).unwrap();
+            Self { name, isolate: isolate.map(regex), pieces: regex(&pieces), ours: PreTokenizer::named(name).unwrap() }
+        }
+
+        /// What the expression matches (true), and what is between two matches (false).
+        fn split<'t>(regex: &SysRegex, text: &'t str) -> Vec<(&'t str, bool)> {
+            let (mut parts, mut done) = (Vec::new(), 0);
+            for (start, end) in regex.find_iter(text).chain([(text.len(), text.len())]) {
+                parts.extend([(&text[done..start], false), (&text[start..end], true)]);
+                done = end;
+            }
+            parts.retain(|(part, _)| !part.is_empty());
+            parts
+        }
+
+        fn cut<'t>(&self, text: &'t str) -> Vec<&'t str> {
+            let texts = self.isolate.as_ref().map_or_else(|| vec![(text, false)], |isolate| Self::split(isolate, text));
+            let cut = texts.into_iter().flat_map(|(text, alone)| if alone { vec![(text, true)] } else { Self::split(&self.pieces, text) });
+            cut.map(|(piece, _)| piece).collect()
+        }
+    }
+
+    #[test]
+    fn the_look_ahead_by_hand_is_the_look_ahead() {
+        let definitions = ["qwen2", "qwen35", "minicpm5", "smollm", "llama-bpe"].map(Definition::new);
+        let texts = "([ \t\r\n\u{a0}\u{3000}\u{85}]{0,4}('[a-zA-Z]{0,2}|[a-zA-Z\u{17f}\u{e9}\u{4e00}\u{300}\u{301}]{0,3}|\
+            [0-9\u{660}\u{bd}]{0,5}|[.,;{}!<>\u{1f600}]{0,2}|\\PC{0,2})){0,8}";
+        let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(256);
+        let config = Config { cases, failure_persistence: None, ..Config::default() };
+        TestRunner::new(config)
+            .run(&proptest::string::string_regex(texts).unwrap(), |text| {
+                for definition in &definitions {
+                    let mut pieces = Vec::new();
+                    let each = &mut |piece: &str| {
+                        pieces.push(piece.to_string());
+                        Ok::<(), ()>(())
+                    };
+                    definition.ours.cut(&text, each).unwrap();
+                    prop_assert_eq!(pieces, definition.cut(&text), "{}", definition.name);
+                }
+                Ok(())
+            })
+            .unwrap();
     }
 
     #[test]
