@@ -23,7 +23,7 @@ export default function (world) {
     'a file that is no model': () => withPage(world, async (page) => {
       await page.setInputFiles('#file', file('holiday.gguf', '<html>not a model</html>'));
       check(/holiday\.gguf is not a GGUF model file/.test(await notice(page)), await notice(page));
-      equal(await page.locator('#kept').count(), 0, 'it is not kept');
+      equal(await page.locator('#kept li', { hasText: 'holiday.gguf' }).count(), 0, 'it is not kept');
     }),
 
     'a truncated model': () => withPage(world, async (page) => {
@@ -32,7 +32,7 @@ export default function (world) {
       const words = await notice(page);
       check(/does not run here/.test(words), words);
       await page.locator('#kept li', { hasText: 'short.gguf' }).getByText('Delete').click();
-      await page.waitForSelector('#kept', { state: 'detached' });
+      await page.locator('#kept li', { hasText: 'short.gguf' }).waitFor({ state: 'detached' });
       await loadFile(page, models);
       return words.split('\n').filter(Boolean)[1];
     }),

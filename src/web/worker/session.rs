@@ -241,10 +241,12 @@ fn gpu_fault(error: &GpuError) -> Fault {
     Fault::new(kind, sentence(&error.to_string()))
 }
 
-/// First letter large, a full stop at the end.
+/// First letter large unless it begins a file's name, a full stop at the end.
 pub fn sentence(text: &str) -> String {
     let mut letters = text.chars();
-    let mut sentence: String = letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect();
+    let name = text.split(' ').next().is_some_and(|word| word.contains(['.', '/', '_']));
+    let mut sentence: String =
+        if name { text.into() } else { letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect() };
     if !sentence.ends_with(['.', '!', '?']) {
         sentence.push('.');
     }
