@@ -79,8 +79,11 @@ chrome() {
   rm -rf "$KEEP/page"
   mkdir -p "$KEEP/page"
   tar -C "$KEEP/page" -xJf "$KEEP/page.tar.xz"
+  printf '<?xml version="1.0"?>\n<!DOCTYPE fontconfig SYSTEM "fonts.dtd">\n<fontconfig><dir>%s</dir><dir>/usr/share/fonts</dir><cachedir>/tmp/fonts</cachedir></fontconfig>\n' \
+    "$KEEP/browser/fonts" >"$KEEP/fonts.conf"
   # Its libraries are for Chromium alone: a child such as tar must not meet them.
-  printf '#!/bin/sh\nexport LD_LIBRARY_PATH=%s HOME=/tmp\nexec %s "$@"\n' "$KEEP/browser/lib" "$KEEP/browser/chromium/chromium" >"$KEEP/chromium"
+  printf '#!/bin/sh\nexport LD_LIBRARY_PATH=%s HOME=/tmp FONTCONFIG_FILE=%s\nexec %s "$@"\n' \
+    "$KEEP/browser/lib" "$KEEP/fonts.conf" "$KEEP/browser/chromium/chromium" >"$KEEP/chromium"
   chmod +x "$KEEP/chromium"
   export CHROMIUM=$KEEP/chromium NODE_PATH=$KEEP/browser/node_modules SEMIF_TEST_MODELS=$KEEP/models SEMIF_BIN=$KEEP/semif SEMIF_SHOTS=$OUT
   export SEMIF_LONGEST=300 # a GPU has time for every length of the references

@@ -64,6 +64,9 @@ if [ -n "$chrome" ]; then
   for name in softokn3 nssckbi freebl3 freeblpriv3 nsspem; do
     cp -L /usr/lib/*-linux-gnu/{nss/,}lib$name.so "$tree/browser/lib/" 2>/dev/null || true
   done
+  # Without any font a page cannot be laid out, and a bare machine has none.
+  mkdir -p "$tree/browser/fonts"
+  for family in sans-serif monospace; do cp -L "$(fc-match -f '%{file}' "$family")" "$tree/browser/fonts/"; done
   cp -L "$(readlink -f "$(command -v node)")" "$tree/browser/node"
   mkdir -p "$tree/browser/node_modules"
   cp -r "$NODE_PATH/playwright-core" "$tree/browser/node_modules/"
