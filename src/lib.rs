@@ -7,6 +7,7 @@
 // In a browser, wgpu's handles are JavaScript values of one thread; the same code needs Arc natively.
 #![cfg_attr(target_arch = "wasm32", allow(clippy::arc_with_non_send_sync))]
 
+pub mod bench;
 pub mod decision;
 pub mod engine;
 pub mod gguf;

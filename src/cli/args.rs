@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::decision::Orderings;
 
+use super::bench::BenchArgs;
 use super::fail::Failure;
 use super::schedule::Mode;
 
@@ -53,6 +54,7 @@ pub enum Command {
     Models(ModelsArgs),
     Pull(PullArgs),
     Doctor(DoctorArgs),
+    Bench(BenchArgs),
 }
 
 /// Precision tier of a forward pass.
@@ -139,9 +141,9 @@ impl OrderingsArgs {
     }
 }
 
-/// One decision, given on the command line.
+/// What is known, given on the command line.
 #[derive(Clone, Debug, Args)]
-pub struct CaseArgs {
+pub struct StateArgs {
     /// What is known: text, or @FILE to read a text file
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "state_json", conflicts_with = "state_json")]
     pub state: Option<String>,
@@ -149,6 +151,17 @@ pub struct CaseArgs {
     /// What is known as JSON (string, object or array), or @FILE; the model sees its structure
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     pub state_json: Option<String>,
+
+    /// Wording to use instead of this project's: {"version", "system", "keys"}
+    #[arg(long, value_name = "FILE")]
+    pub prompt: Option<PathBuf>,
+}
+
+/// One decision, given on the command line.
+#[derive(Clone, Debug, Args)]
+pub struct CaseArgs {
+    #[command(flatten)]
+    pub state: StateArgs,
 
     /// The question to settle, or @FILE
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
@@ -158,10 +171,6 @@ pub struct CaseArgs {
     /// description only
     #[arg(long = "option", value_name = "ID=DESCRIPTION", allow_hyphen_values = true, required = true)]
     pub options: Vec<String>,
-
-    /// Wording to use instead of this project's: {"version", "system", "keys"}
-    #[arg(long, value_name = "FILE")]
-    pub prompt: Option<PathBuf>,
 }
 
 /// Decide one case and show a bar for each option.
@@ -249,21 +258,55 @@ pub struct ScoreArgs {
     pub skip_invalid: bool,
 }
 
-/// Decide one case both ways, by one readout and by writing a JSON distribution, and time them.
+/// What generation is asked to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum BaselineArg {
+    /// One question: an object with a probability for each option
+    #[default]
+    Distribution,
+    /// Many criteria: a compact array of "yes" and "no"
+    Array,
+    /// Many criteria: an object with an answer and a confidence for each
+    Verbose,
+}
+
+/// Decide both ways, by readout and by writing JSON, and time them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
+Examples:
   semif compare --gguf qwen.gguf --state 'I was charged twice.' --question 'Which team handles this?' \\
       --option 'billing=Billing: charges and refunds' --option 'tech=Technical support: errors and outages'
+  semif compare --gguf qwen.gguf --state @mail.txt --baseline array \\
+      --criterion 'Is it about money?' --criterion 'Does it ask for a password?' --criterion 'Is it urgent?'
 
-Both paths get the same payload on the same loaded model, after a short warm-up. The written object must map every
-\"<letter>: <description>\" to a number in [0, 1], with a sum within 0.02 of 1; otherwise it counts as invalid.")]
+Both paths read the same state on the same loaded model, after a short warm-up. What is written counts only if a program
+could use it as it stands:
+  distribution  maps every \"<letter>: <description>\" to a number in [0, 1]; the sum is within 0.02 of 1; 512 tokens
+  array         exactly one \"yes\" or \"no\" for each criterion, in order; 128 tokens
+  verbose       for each key an answer and a confidence in [0, 1]; 1024 tokens
+With array and verbose the readout decides every criterion between Yes and No, all of them on one shared state.")]
 pub struct CompareArgs {
     #[command(flatten)]
     pub model: ModelArgs,
 
     #[command(flatten)]
-    pub case: CaseArgs,
+    pub state: StateArgs,
+
+    /// What is written
+    #[arg(long, value_name = "WHAT", default_value = "distribution")]
+    pub baseline: BaselineArg,
+
+    /// The question to settle, or @FILE
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "criteria", conflicts_with = "criteria")]
+    pub question: Option<String>,
+
+    /// A possible answer, 2 to 20 times: its id and what the model reads
+    #[arg(long = "option", value_name = "ID=DESCRIPTION", allow_hyphen_values = true, requires = "question")]
+    pub options: Vec<String>,
+
+    /// A yes-or-no question about the state, or @FILE; once for each, with --baseline array or verbose
+    #[arg(long = "criterion", value_name = "TEXT", allow_hyphen_values = true)]
+    pub criteria: Vec<String>,
 
     /// Print both results as one JSON object instead
     #[arg(long)]

@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use crate::decision::baseline::{DISTRIBUTION_MAX_TOKENS, distribution_prompt, parse_distribution};
 use crate::decision::{ResultRow, sha256_hex};
-use crate::engine::{Ask, EngineError};
-use crate::text::StreamDecoder;
+use crate::engine::{Ask, Engine, EngineError};
+use crate::text::{ChatPrompt, StreamDecoder};
 
-use super::args::CompareArgs;
+use super::args::{BaselineArg, CompareArgs};
 use super::ask::Case;
 use super::fail::{Exit, Failure, print, print_json, safe};
 use super::input;
@@ -23,25 +23,40 @@ use super::view::{self, Canvas};
 /// Tokens of the warm-up: enough to bring every kernel of both paths into use.
 const WARM_UP: usize = 32;
 
+/// What was written about a criterion.
+#[derive(Debug, Serialize)]
+pub struct Answer {
+    pub answer: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f64>,
+}
+
 /// What generation gave.
 #[derive(Debug, Serialize)]
-struct Generated {
-    text: String,
+pub struct Generated {
+    pub text: String,
     /// Tokens written.
-    tokens: usize,
-    input_tokens: usize,
+    pub tokens: usize,
+    pub input_tokens: usize,
     /// Ended by itself, not by the limit.
-    finished: bool,
+    pub finished: bool,
     /// It is a distribution that a program could use.
-    valid: bool,
+    pub valid: bool,
     /// Why it is not.
-    problems: Vec<String>,
-    /// In option order; null when invalid.
-    probabilities: Option<Vec<f64>>,
-    prompt_version: String,
-    prompt_sha256: String,
-    first_token_seconds: f64,
-    total_seconds: f64,
+    pub problems: Vec<String>,
+    /// In option order; null when invalid, absent for criteria.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probabilities: Option<Option<Vec<f64>>>,
+    /// An answer for each criterion; null when invalid, absent for one question.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answers: Option<Option<Vec<Answer>>>,
+    pub prompt_version: String,
+    pub prompt_sha256: String,
+    pub first_token_seconds: f64,
+    pub total_seconds: f64,
+    /// Ctrl-C ended it.
+    #[serde(skip)]
+    pub cancelled: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -58,58 +73,71 @@ struct Comparison<'a> {
 
 pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
     runner::precision(&args.model)?;
-    let row = input::case(&args.case)?;
-    let wording = input::wording(args.case.prompt.as_deref())?;
+    match (args.baseline, &args.question) {
+        (BaselineArg::Distribution, Some(question)) => one(args, question),
+        (BaselineArg::Distribution, None) => Err(Failure::input("--criterion needs --baseline array or --baseline verbose")),
+        (_, None) => super::compare_many::run(args),
+        (_, Some(_)) => Err(Failure::input("--baseline array and verbose take --criterion, not --question and --option")),
+    }
+}
+
+fn one(args: &CompareArgs, question: &str) -> Result<Exit, Failure> {
+    let row = input::row(input::state(&args.state)?, question, &args.options)?;
+    let wording = input::wording(args.state.prompt.as_deref())?;
     let mut case = Case::load(&args.model, row, wording, None, args.json)?;
     let baseline = distribution_prompt(&case.row, &case.wording);
-    let prompt = {
-        let text = case.runner.engine.text()?;
-        text.chat_prompt(&baseline.system, &baseline.user).map_err(Failure::input)?
-    };
-    let room = DISTRIBUTION_MAX_TOKENS.min((args.model.max_tokens as usize).saturating_sub(prompt.tokens.len()));
-    check_budget(prompt.tokens.len() + room.max(1), args.model.max_tokens)
-        .map_err(|problem| Failure::input(format!("the generation prompt: {problem}")))?;
+    let engine = &mut case.runner.engine;
+    let prompt = engine.text()?.chat_prompt(&baseline.system, &baseline.user).map_err(Failure::input)?;
+    let room = room(prompt.tokens.len(), DISTRIBUTION_MAX_TOKENS, args.model.max_tokens)?;
 
-    warm_up(&mut case, &prompt.tokens)?;
+    warm_up(engine, &prompt.tokens, &case.prompted.slots)?;
     let direct = case.decide()?;
-    let stop = case.runner.engine.text()?.eos_ids().to_vec();
-    let live = std::io::stderr().is_terminal();
-    // Writing can take minutes on a slow adapter; what is there when it is stopped is still shown.
-    interrupt::graceful();
-    let (generation, text) = generate(&mut case, &prompt.tokens, room, &stop, live)?;
-    let parsed = parse_distribution(&text, &baseline.keys, generation.stopped.is_some());
-    let generated = Generated {
-        tokens: generation.tokens.len(),
-        input_tokens: prompt.tokens.len(),
-        finished: generation.stopped.is_some(),
-        valid: parsed.is_ok(),
-        problems: parsed.as_ref().err().cloned().unwrap_or_default(),
-        probabilities: parsed.ok(),
-        prompt_version: baseline.version,
-        prompt_sha256: sha256_hex(prompt.text.as_bytes()),
-        first_token_seconds: generation.first_token_seconds,
-        total_seconds: generation.total_seconds,
-        text,
-    };
+    let mut generated = write(&mut case.runner.engine, &prompt, room, baseline.version)?;
+    let parsed = parse_distribution(&generated.text, &baseline.keys, generated.finished);
+    generated.judge(parsed.as_ref().err());
+    let shares = parsed.ok();
     let comparison = Comparison {
         direct: &direct,
-        generated: &generated,
         ratio: generated.total_seconds / direct.forward_seconds.max(1e-9),
-        same_top: generated.probabilities.as_ref().map(|p| top(p) == top(&direct.probabilities)),
-        total_variation: generated
-            .probabilities
-            .as_ref()
-            .map(|p| p.iter().zip(&direct.probabilities).map(|(a, b)| (a - b).abs()).sum::<f64>() / 2.0),
+        same_top: shares.as_ref().map(|p| top(p) == top(&direct.probabilities)),
+        total_variation: shares.as_ref().map(|p| p.iter().zip(&direct.probabilities).map(|(a, b)| (a - b).abs()).sum::<f64>() / 2.0),
+        generated: &Generated { probabilities: Some(shares), ..generated },
     };
     if args.json {
         print_json(&comparison)?;
     } else {
         print(&report(&case, &comparison, Canvas::of_stdout()))?;
     }
-    if generation.cancelled {
-        return Err(Failure::interrupted("interrupted while the distribution was written; the comparison is of what there was"));
+    comparison.generated.ended()
+}
+
+impl Generated {
+    /// How the command ends, once all is printed.
+    ///
+    /// # Errors
+    /// Exit code 130: it was stopped while it wrote.
+    pub fn ended(&self) -> Result<Exit, Failure> {
+        match self.cancelled {
+            true => Err(Failure::interrupted("interrupted while it was written out; the comparison is of what there was")),
+            false => Ok(Exit::Done),
+        }
     }
-    Ok(Exit::Done)
+
+    /// Says whether what was written can be used.
+    pub fn judge(&mut self, problems: Option<&Vec<String>>) {
+        self.valid = problems.is_none();
+        self.problems = problems.cloned().unwrap_or_default();
+    }
+}
+
+/// Tokens that may be written: at most `most`, within the budget.
+///
+/// # Errors
+/// Exit code 2: none.
+pub fn room(prompt: usize, most: usize, max_tokens: u32) -> Result<usize, Failure> {
+    let room = most.min((max_tokens as usize).saturating_sub(prompt));
+    check_budget(prompt + room.max(1), max_tokens).map_err(|problem| Failure::input(format!("the generation prompt: {problem}")))?;
+    Ok(room)
 }
 
 fn top(shares: &[f64]) -> usize {
@@ -117,10 +145,9 @@ fn top(shares: &[f64]) -> usize {
 }
 
 /// Runs both paths once over a few tokens, so that neither pays for the first use of a kernel.
-fn warm_up(case: &mut Case, tokens: &[u32]) -> Result<(), Failure> {
-    let engine = &mut case.runner.engine;
+pub fn warm_up(engine: &mut Engine, tokens: &[u32], slots: &[u32]) -> Result<(), Failure> {
     let few = &tokens[..tokens.len().min(WARM_UP)];
-    let ask = Ask { labels: case.prompted.slots.clone(), ..Ask::default() };
+    let ask = Ask { labels: slots.to_vec(), ..Ask::default() };
     pollster::block_on(async {
         engine.logits(few, &ask).await?;
         engine.generate(few, 2, &[], &mut |_| ControlFlow::Continue(())).await?;
@@ -129,41 +156,63 @@ fn warm_up(case: &mut Case, tokens: &[u32]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes greedily; shows the text on stderr as it comes where somebody is watching.
-fn generate(
-    case: &mut Case,
-    tokens: &[u32],
-    room: usize,
-    stop: &[u32],
-    live: bool,
-) -> Result<(crate::engine::Generation, String), Failure> {
-    let engine = &mut case.runner.engine;
-    // The tokens are decoded while the engine is busy with the next ones, so the text model must not borrow from it.
-    let mut fresh: Vec<u32> = Vec::new();
-    if live {
-        eprintln!("writing the distribution out:");
-    }
-    let generation = {
-        let mut shown = 0;
-        let mut on_token = |token: u32| {
-            fresh.push(token);
-            if live {
-                shown += 1;
-                eprint!("\r{shown} tokens");
-                let _ = std::io::stderr().flush();
-            }
-            if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        pollster::block_on(engine.generate(tokens, room, stop, &mut on_token))?
+/// Writes greedily; counts the tokens on stderr where somebody is watching. What was written is still to be judged.
+pub fn write(engine: &mut Engine, prompt: &ChatPrompt, room: usize, version: String) -> Result<Generated, Failure> {
+    let live = std::io::stderr().is_terminal();
+    let stop = engine.text()?.eos_ids().to_vec();
+    let mut shown = 0;
+    let mut on_token = |_: u32| {
+        if live {
+            shown += 1;
+            eprint!("\rwriting it out: {shown} tokens");
+            let _ = std::io::stderr().flush();
+        }
+        if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
+    // Writing can take minutes on a slow adapter; what is there when it is stopped is still shown.
+    interrupt::graceful();
+    let generation = pollster::block_on(engine.generate(&prompt.tokens, room, &stop, &mut on_token))?;
     if live {
-        eprint!("\r");
+        eprint!("\r                                \r");
     }
     let text = engine.text()?;
     let mut decoder = StreamDecoder::new();
     let mut written: String = generation.tokens.iter().map(|id| decoder.push(&text.tokenizer, *id)).collect();
     written.push_str(&decoder.finish());
-    Ok((generation, written))
+    Ok(Generated {
+        text: written,
+        tokens: generation.tokens.len(),
+        input_tokens: prompt.tokens.len(),
+        finished: generation.stopped.is_some(),
+        valid: false,
+        problems: Vec::new(),
+        probabilities: None,
+        answers: None,
+        prompt_version: version,
+        prompt_sha256: sha256_hex(prompt.text.as_bytes()),
+        first_token_seconds: generation.first_token_seconds,
+        total_seconds: generation.total_seconds,
+        cancelled: generation.cancelled,
+    })
+}
+
+/// The lines about what was written, up to its use.
+pub fn written(generated: &Generated) -> String {
+    let mut out = format!(
+        "\nWritten as JSON: {} tokens after {}, first after {}, {} in all\n  {}\n",
+        generated.tokens,
+        generated.input_tokens,
+        view::seconds(generated.first_token_seconds),
+        view::seconds(generated.total_seconds),
+        safe(generated.text.trim())
+    );
+    if !generated.valid {
+        out.push_str("  Not usable:\n");
+        for problem in &generated.problems {
+            out.push_str(&format!("  - {}\n", safe(problem)));
+        }
+    }
+    out
 }
 
 fn report(case: &Case, comparison: &Comparison<'_>, canvas: Canvas) -> String {
@@ -172,22 +221,9 @@ fn report(case: &Case, comparison: &Comparison<'_>, canvas: Canvas) -> String {
     let mut out = format!("{}\n\n", safe(case.row.question()));
     out.push_str(&format!("Direct: one forward pass over {} tokens, {}\n", direct.input_tokens, view::seconds(direct.forward_seconds)));
     out.push_str(&view::bars(&labels, &direct.probabilities, canvas));
-    out.push_str(&format!(
-        "\nWritten as JSON: {} tokens after {}, first after {}, {} in all\n",
-        generated.tokens,
-        generated.input_tokens,
-        view::seconds(generated.first_token_seconds),
-        view::seconds(generated.total_seconds)
-    ));
-    out.push_str(&format!("  {}\n", safe(generated.text.trim())));
-    match &generated.probabilities {
-        Some(shares) => out.push_str(&view::bars(&labels, shares, canvas)),
-        None => {
-            out.push_str("  Not usable:\n");
-            for problem in &generated.problems {
-                out.push_str(&format!("  - {}\n", safe(problem)));
-            }
-        }
+    out.push_str(&written(generated));
+    if let Some(Some(shares)) = &generated.probabilities {
+        out.push_str(&view::bars(&labels, shares, canvas));
     }
     out.push_str(&format!("\nWriting took {:.1} times as long.", comparison.ratio));
     match comparison.same_top {

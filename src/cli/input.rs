@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::decision::{Choice, Json, Row, Wording};
 
-use super::args::CaseArgs;
+use super::args::{CaseArgs, StateArgs};
 use super::fail::Failure;
 
 /// The bytes of a file, or of stdin for `-`.
@@ -62,20 +62,41 @@ pub fn wording(path: Option<&Path>) -> Result<Wording, Failure> {
     }
 }
 
-/// The row that `ask` and `compare` describe by arguments.
-pub fn case(args: &CaseArgs) -> Result<Row, Failure> {
-    let state = match (&args.state, &args.state_json) {
+/// The state that arguments describe.
+pub fn state(args: &StateArgs) -> Result<Json, Failure> {
+    match (&args.state, &args.state_json) {
         (_, Some(json)) => {
             let text = case_text(json, "--state-json")?;
-            Json::parse(&text).map_err(|e| Failure::input(format!("--state-json is not JSON: {e}")))?
+            Json::parse(&text).map_err(|e| Failure::input(format!("--state-json is not JSON: {e}")))
         }
-        (Some(text), None) => Json::String(case_text(text, "--state")?),
-        (None, None) => return Err(Failure::input("--state or --state-json is needed")),
+        (Some(text), None) => Ok(Json::String(case_text(text, "--state")?)),
+        (None, None) => Err(Failure::input("--state or --state-json is needed")),
+    }
+}
+
+/// The row that `ask` describes by arguments.
+pub fn case(args: &CaseArgs) -> Result<Row, Failure> {
+    row(state(&args.state)?, &args.question, &args.options)
+}
+
+/// One yes-or-no row for each criterion.
+pub fn criteria(state: &Json, texts: &[String]) -> Result<Vec<Row>, Failure> {
+    let option = |id: &str, description: &str| Choice { id: id.to_owned(), description: description.to_owned() };
+    let row = |(i, text): (usize, &String)| {
+        let question = case_text(text, "--criterion")?;
+        let options = vec![option("yes", "Yes"), option("no", "No")];
+        let bad = |problems: Vec<String>| Failure::input(format!("--criterion number {}: {}", i + 1, problems.join("; ")));
+        Row::new(&format!("c{}", i + 1), state.clone(), &question, options).map_err(bad)
     };
-    let question = case_text(&args.question, "--question")?;
+    texts.iter().enumerate().map(row).collect()
+}
+
+/// A row of arguments; its id is `ask`.
+pub fn row(state: Json, question: &str, choices: &[String]) -> Result<Row, Failure> {
+    let question = case_text(question, "--question")?;
     let mut problems = Vec::new();
-    let mut options = Vec::with_capacity(args.options.len());
-    for (index, option) in args.options.iter().enumerate() {
+    let mut options = Vec::with_capacity(choices.len());
+    for (index, option) in choices.iter().enumerate() {
         match option.split_once('=') {
             Some((id, description)) => options.push(Choice { id: id.to_owned(), description: description.to_owned() }),
             None => problems.push(format!("--option number {} has no `=`: write ID=DESCRIPTION", index + 1)),
@@ -115,11 +136,9 @@ mod tests {
 
     fn args(state: &str, options: &[&str]) -> CaseArgs {
         CaseArgs {
-            state: Some(state.to_owned()),
-            state_json: None,
+            state: StateArgs { state: Some(state.to_owned()), state_json: None, prompt: None },
             question: "q".to_owned(),
             options: options.iter().map(|o| (*o).to_owned()).collect(),
-            prompt: None,
         }
     }
 
@@ -128,8 +147,11 @@ mod tests {
         let row = case(&args("-s", &["a=b=c", "d=e"])).unwrap();
         assert_eq!(row.state().as_str(), Some("-s"));
         assert_eq!(row.options()[0], Choice { id: "a".into(), description: "b=c".into() });
-        let json = CaseArgs { state: None, state_json: Some("{\"a\": 1e5}".into()), ..args("", &["a=b", "d=e"]) };
-        assert_eq!(case(&json).unwrap().state().to_string(), "{\"a\": 100000.0}");
+        let json = |text: &str, options: &[&str]| {
+            let state = StateArgs { state: None, state_json: Some(text.into()), prompt: None };
+            CaseArgs { state, ..args("", options) }
+        };
+        assert_eq!(case(&json("{\"a\": 1e5}", &["a=b", "d=e"])).unwrap().state().to_string(), "{\"a\": 100000.0}");
         for (bad, part) in [
             (args("s", &["a=b"]), "at least 2"),
             (args("s", &["a=b", "x"]), "number 2 has no `=`"),
@@ -137,8 +159,8 @@ mod tests {
             (args("s", &["a=b", "a=d"]), "same id"),
             (args("@/nonexistent/file", &["a=b", "c=d"]), "--state /nonexistent/file cannot be read"),
             (args("@", &["a=b", "c=d"]), "@@"),
-            (CaseArgs { state_json: Some("nope".into()), ..args("", &["a=b", "c=d"]) }, "--state-json is not JSON"),
-            (CaseArgs { state_json: Some("3".into()), ..args("", &["a=b", "c=d"]) }, "`state` must be"),
+            (json("nope", &["a=b", "c=d"]), "--state-json is not JSON"),
+            (json("3", &["a=b", "c=d"]), "`state` must be"),
         ] {
             let failure = case(&bad).unwrap_err();
             assert!(failure.message.contains(part), "{}", failure.message);

@@ -3,7 +3,9 @@
 pub mod args;
 mod ask;
 mod batch;
+mod bench;
 mod compare;
+mod compare_many;
 mod doctor;
 mod fail;
 mod generate;
@@ -64,5 +66,6 @@ fn dispatch(command: &Command) -> Result<Exit, Failure> {
         Command::Models(args) => models::run(args),
         Command::Pull(args) => pull::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Bench(args) => bench::run(args),
     }
 }

@@ -16,10 +16,20 @@ pub const ARRAY_MAX_TOKENS: usize = 128;
 /// How far the written probabilities may be from adding up to 1.
 pub const SUM_TOLERANCE: f64 = 0.02;
 
+/// Most tokens that a verbose answer may take.
+pub const VERBOSE_MAX_TOKENS: usize = 1024;
+
+#[derive(Deserialize)]
+struct Text {
+    version: String,
+    system: String,
+}
+
 #[derive(Deserialize)]
 struct Texts {
-    version: String,
-    distribution: String,
+    distribution: Text,
+    array: Text,
+    verbose: Text,
 }
 
 static TEXTS: LazyLock<Texts> = LazyLock::new(|| {
@@ -46,10 +56,37 @@ pub fn distribution_keys(row: &Row) -> Vec<String> {
 /// both paths read the same case.
 pub fn distribution_prompt(row: &Row, wording: &Wording) -> BaselinePrompt {
     BaselinePrompt {
-        version: TEXTS.version.clone(),
-        system: TEXTS.distribution.clone(),
+        version: TEXTS.distribution.version.clone(),
+        system: TEXTS.distribution.system.clone(),
         user: wording.payload(row),
         keys: distribution_keys(row),
+    }
+}
+
+/// The prompt that asks for a compact array of "yes" and "no", one for each criterion on one state.
+pub fn array_prompt(state: &Json, criteria: &[String], wording: &Wording) -> BaselinePrompt {
+    let list = Json::Array(criteria.iter().map(|text| Json::from(&text[..])).collect());
+    criteria_prompt(&TEXTS.array, state, list, criteria.len(), wording)
+}
+
+/// The prompt that asks for an object with an answer and a confidence for each criterion, under the keys `c1`, `c2`, ...
+pub fn verbose_prompt(state: &Json, criteria: &[String], wording: &Wording) -> BaselinePrompt {
+    let members = criteria_keys(criteria.len()).into_iter().zip(criteria.iter().map(|text| Json::from(&text[..])));
+    criteria_prompt(&TEXTS.verbose, state, Json::Object(members.collect()), criteria.len(), wording)
+}
+
+fn criteria_keys(count: usize) -> Vec<String> {
+    (1..=count).map(|i| format!("c{i}")).collect()
+}
+
+/// Evidence first, as in a decision's own payload and under the same name, so that both paths read the state alike.
+fn criteria_prompt(text: &Text, state: &Json, criteria: Json, count: usize, wording: &Wording) -> BaselinePrompt {
+    let parts = vec![(wording.keys.evidence.clone(), state.clone()), ("criteria".to_owned(), criteria)];
+    BaselinePrompt {
+        version: text.version.clone(),
+        system: text.system.clone(),
+        user: Json::Object(parts).to_string(),
+        keys: criteria_keys(count),
     }
 }
 
@@ -200,6 +237,27 @@ mod tests {
         let prompt = distribution_prompt(&row, &wording);
         assert_eq!((prompt.user, prompt.keys), (wording.payload(&row), keys()));
         assert!(!prompt.system.is_empty() && prompt.system != wording.system && !prompt.version.is_empty());
+    }
+
+    #[test]
+    fn criteria_prompts() {
+        let criteria = ["Is it \"so\"?", "é"].map(str::to_owned);
+        let (state, wording) = (Json::parse(r#"{"a": 1}"#).unwrap(), Wording::default());
+        let array = array_prompt(&state, &criteria, &wording);
+        assert_eq!(array.user, r#"{"evidence": {"a": 1}, "criteria": ["Is it \"so\"?", "é"]}"#);
+        let verbose = verbose_prompt(&state, &criteria, &wording);
+        assert_eq!(verbose.user, r#"{"evidence": {"a": 1}, "criteria": {"c1": "Is it \"so\"?", "c2": "é"}}"#);
+        assert_eq!(verbose.keys, ["c1", "c2"]);
+        assert!(array.version != verbose.version && array.system != verbose.system);
+        // The form that the prompts show is one that the parsers take.
+        let shown = |system: &str, open: char, close: char| {
+            system[system.rfind(&format!("like {open}")).unwrap() + 5..].rfind(close).map(|end| {
+                let start = system.rfind(&format!("like {open}")).unwrap() + 5;
+                system[start..=start + end].to_owned()
+            })
+        };
+        assert_eq!(parse_answers(&shown(&array.system, '[', ']').unwrap(), 2, true), Ok(vec![true, false]));
+        assert_eq!(parse_verbose(&shown(&verbose.system, '{', '}').unwrap(), &verbose.keys, true).map(|v| v.len()), Ok(2));
     }
 
     #[test]

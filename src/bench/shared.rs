@@ -1,0 +1,220 @@
+//! States times questions, read three ways: every prompt afresh, one after the other on a kept state, and a state's questions together.
+//! The three must agree in every bit.
+
+use super::{Tokens, labels, percentile};
+use crate::engine::{Ask, Engine, EngineError, SharedAsk};
+use crate::gpu::now_seconds;
+use serde::Serialize;
+use std::ops::ControlFlow;
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Workload {
+    /// Different states.
+    pub states: usize,
+    /// Questions on each.
+    pub questions: usize,
+    /// Tokens of a state, instructions included.
+    pub state_tokens: usize,
+    /// Tokens of a question with its options.
+    pub suffix_tokens: usize,
+    /// At most so many prompts in all: whole states first, the last one with fewer questions.
+    pub rows: Option<usize>,
+}
+
+impl Default for Workload {
+    fn default() -> Self {
+        Self { states: 37, questions: 21, state_tokens: 1800, suffix_tokens: 80, rows: None }
+    }
+}
+
+impl Workload {
+    /// The prompts of each state. They share exactly `state_tokens` tokens, as long as the vocabulary has more ids than there are questions.
+    pub fn prompts(&self, vocab: u32) -> Vec<Vec<Vec<u32>>> {
+        let mut left = self.rows.unwrap_or(usize::MAX);
+        let mut states = Vec::new();
+        for state in 0..self.states {
+            let questions = self.questions.min(left);
+            left -= questions;
+            if questions == 0 {
+                break;
+            }
+            let mut tokens = Tokens::new(1 + state as u64);
+            let start = tokens.take(self.state_tokens, vocab);
+            let prompt = |question: usize| {
+                let mut own = tokens.take(self.suffix_tokens.max(1), vocab);
+                own[0] = question as u32 % vocab.max(1);
+                start.iter().copied().chain(own).collect()
+            };
+            states.push((0..questions).map(prompt).collect());
+        }
+        states
+    }
+}
+
+/// One way of reading the workload.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PathReport {
+    /// `fresh`, `serial`, `shared`.
+    pub path: &'static str,
+    /// Prompts read.
+    pub decisions: usize,
+    /// Seconds for all of them.
+    pub seconds: f64,
+    /// Prompts a second.
+    pub decisions_per_second: f64,
+    /// Seconds for all questions of a state: the median state's.
+    pub state_p50: f64,
+    /// And the one that 95 % of the states do not exceed.
+    pub state_p95: f64,
+    /// The most GPU memory in use so far, bytes.
+    pub peak_bytes: u64,
+    /// Prompts whose best label is another one than when read afresh.
+    pub flips: usize,
+    /// Greatest difference of a logit from the fresh one.
+    pub max_difference: f64,
+    /// Every logit has the fresh one's bits.
+    pub same_bits: bool,
+    /// Fresh seconds over this path's.
+    pub speedup: f64,
+}
+
+/// All paths.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// What was asked.
+    pub workload: Workload,
+    /// Fresh, serial, shared.
+    pub paths: Vec<PathReport>,
+}
+
+impl Report {
+    /// No path changed a bit.
+    pub fn agrees(&self) -> bool {
+        self.paths.iter().all(|p| p.same_bits && p.flips == 0)
+    }
+}
+
+fn top(logits: &[f32]) -> usize {
+    logits.iter().enumerate().fold(0, |best, (i, l)| if *l > logits[best] { i } else { best })
+}
+
+/// Flips, greatest difference, and whether all bits are equal.
+fn compare(fresh: &[Vec<f32>], other: &[Vec<f32>]) -> (usize, f64, bool) {
+    let pairs = || fresh.iter().zip(other);
+    let logits = || pairs().flat_map(|(a, b)| a.iter().zip(b));
+    let flips = pairs().filter(|(a, b)| top(a) != top(b)).count();
+    let difference = logits().map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs()).fold(0.0, f64::max);
+    let same = fresh.len() == other.len() && pairs().all(|(a, b)| a.len() == b.len()) && logits().all(|(a, b)| a.to_bits() == b.to_bits());
+    (flips, difference, same)
+}
+
+/// Runs the workload on all paths. `progress` hears the path, prompts done and prompts in all, and may stop it.
+///
+/// # Errors
+/// Prompts over the engine's budget, GPU faults, [`EngineError::Cancelled`].
+pub async fn run(
+    engine: &mut Engine,
+    workload: &Workload,
+    progress: &mut dyn FnMut(&'static str, usize, usize) -> ControlFlow<()>,
+) -> Result<Report, EngineError> {
+    let states = workload.prompts(engine.info().vocab);
+    let all: usize = states.iter().map(Vec::len).sum();
+    warm_up(engine, &states).await?;
+    let (mut fresh, mut paths): (Vec<Vec<f32>>, Vec<PathReport>) = (Vec::new(), Vec::new());
+    for path in ["fresh", "serial", "shared"] {
+        engine.clear_cache();
+        let (mut logits, mut times) = (Vec::new(), Vec::new());
+        for prompts in &states {
+            let start = now_seconds();
+            let mut go_on = |done: usize| match progress(path, done, all) {
+                ControlFlow::Continue(()) => Ok(()),
+                ControlFlow::Break(()) => Err(EngineError::Cancelled),
+            };
+            go_on(logits.len())?;
+            if path == "shared" {
+                let together: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+                logits.extend(together_read(engine, &together, workload.state_tokens).await?);
+            } else {
+                for prompt in prompts {
+                    logits.push(match path {
+                        "fresh" => {
+                            let ask = Ask { labels: labels(engine.info().vocab), ..Ask::default() };
+                            engine.logits(prompt, &ask).await?.labels
+                        }
+                        _ => together_read(engine, &[prompt], workload.state_tokens).await?.pop().unwrap_or_default(),
+                    });
+                    go_on(logits.len())?;
+                }
+            }
+            times.push(now_seconds() - start);
+        }
+        let seconds: f64 = times.iter().sum();
+        if path == "fresh" {
+            fresh.clone_from(&logits);
+        }
+        let (flips, max_difference, same_bits) = compare(&fresh, &logits);
+        paths.push(PathReport {
+            path,
+            decisions: logits.len(),
+            seconds,
+            decisions_per_second: logits.len() as f64 / seconds.max(1e-9),
+            state_p50: percentile(&times, 0.5),
+            state_p95: percentile(&times, 0.95),
+            peak_bytes: engine.gpu().peak_memory(),
+            flips,
+            max_difference,
+            same_bits,
+            speedup: paths.first().map_or(1.0, |fresh| fresh.seconds / seconds.max(1e-9)),
+        });
+    }
+    Ok(Report { workload: *workload, paths })
+}
+
+async fn together_read(engine: &mut Engine, prompts: &[&[u32]], prefix: usize) -> Result<Vec<Vec<f32>>, EngineError> {
+    let ask = SharedAsk { labels: labels(engine.info().vocab), stats: false, prefix };
+    let read = engine.read_shared(prompts, &ask, &mut || ControlFlow::Continue(())).await?;
+    Ok(read.readings.into_iter().map(|r| r.labels).collect())
+}
+
+/// Every kernel and buffer of all paths once, so that no path pays for being the first.
+async fn warm_up(engine: &mut Engine, states: &[Vec<Vec<u32>>]) -> Result<(), EngineError> {
+    let Some(prompts) = states.first() else { return Ok(()) };
+    let few: Vec<&[u32]> = prompts.iter().take(2).map(Vec::as_slice).collect();
+    let ask = Ask { labels: labels(engine.info().vocab), ..Ask::default() };
+    engine.logits(few[0], &ask).await?;
+    let prefix = crate::engine::shared_prefix(&few);
+    together_read(engine, &few, prefix).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::shared_prefix;
+
+    #[test]
+    fn prompts_share_exactly_their_state() {
+        let workload = Workload { states: 3, questions: 5, state_tokens: 40, suffix_tokens: 8, rows: Some(12) };
+        let states = workload.prompts(500);
+        assert_eq!(states.iter().map(Vec::len).collect::<Vec<_>>(), [5, 5, 2]);
+        for prompts in &states {
+            let all: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+            assert_eq!((shared_prefix(&all), all[0].len()), (40, 48));
+        }
+        assert_ne!(states[0][0][..40], states[1][0][..40]);
+        assert_eq!(Workload::default().prompts(1000).iter().map(Vec::len).sum::<usize>(), 777);
+        assert_eq!(Workload { rows: Some(0), ..workload }.prompts(500).len(), 0);
+    }
+
+    #[test]
+    fn comparing_sees_a_single_bit() {
+        let fresh = [vec![1.0, 2.0], vec![3.0, 0.5]];
+        assert_eq!(compare(&fresh, &fresh), (0, 0.0, true));
+        let next = f32::from_bits(3.0f32.to_bits() + 1);
+        let (flips, difference, same) = compare(&fresh, &[vec![1.0, 2.0], vec![next, 0.5]]);
+        assert!(flips == 0 && difference > 0.0 && !same);
+        assert_eq!(compare(&fresh, &[vec![2.0, 1.0], vec![3.0, 0.5]]), (1, 1.0, false));
+        assert!(!compare(&[vec![0.0]], &[vec![-0.0]]).2 && !compare(&fresh, &fresh[..1]).2);
+    }
+}
