@@ -188,7 +188,8 @@ fn prompt(args: &PromptArgs) -> Result<Exit, Failure> {
 
 fn generate(args: &GenerateArgs) -> Result<Exit, Failure> {
     let (model, mut runner) = open(&args.model)?;
-    let work = speed::generate(&mut runner.engine, &sizes(&args.tokens), args.max_new as usize, args.repeat as usize);
+    let lengths = sizes(&args.tokens);
+    let work = speed::generate(&mut runner.engine, &lengths, args.max_new as usize, args.repeat as usize);
     let results = pollster::block_on(work)?;
     let mut table = format!("{:>8} {:>8} {:>12} {:>12}\n", "prompt", "new", "first token", "tokens/s");
     for r in &results {
