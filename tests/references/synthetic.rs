@@ -45,4 +45,12 @@ models! {
     minicpm5_mixed_types: "minicpm5-tiny-real", TOLERANCE;
     // Rounding grows along the recurrence of its linear-attention layers.
     qwen35_hybrid: "qwen35-tiny-real", 2.0 * TOLERANCE;
+    qwen35_lmstudio_mix: "qwen35-tiny-lmstudio", 2.0 * TOLERANCE;
+    qwen35_unsloth_mix: "qwen35-tiny-unsloth", 2.0 * TOLERANCE;
+    // Each matrix of another type, vectors in F16 and BF16, head counts and feed-forward lengths as arrays, no prediction block.
+    qwen35_any_types_and_arrays: "qwen35-tiny-any", 2.0 * TOLERANCE;
+    // Llama 3 frequency factors, heads of 64.
+    llama3_rope_freqs: "llama3-tiny-Q8_0", TOLERANCE;
+    // Biases, heads of 128, an output matrix of its own, positions divided by 4.
+    qwen2_linear_scaling: "qwen2-tiny-linear", TOLERANCE;
 }
