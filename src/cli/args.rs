@@ -96,9 +96,34 @@ pub struct ModelArgs {
     #[arg(long, value_name = "NAME")]
     pub adapter: Option<String>,
 
+    /// Use at most this much GPU memory: bytes, or a number with kB, MB, GB, KiB, MiB or GiB [default: what the adapter has]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
+    pub gpu_memory: Option<u64>,
+
     /// Longest prompt in tokens; a longer one is refused, never cut
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=MOST_TOKENS))]
     pub max_tokens: u32,
+}
+
+/// `4GB`, `512 MiB`, `1000000`: bytes.
+fn memory_size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" | "bytes" => 1.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "kib" => 1024.0,
+        "mib" => 1024.0 * 1024.0,
+        "gib" => 1024.0 * 1024.0 * 1024.0,
+        other => return Err(format!("{other:?} is no unit; use kB, MB, GB, KiB, MiB or GiB")),
+    };
+    match number.parse::<f64>() {
+        Ok(number) if number * factor >= 1.0 => Ok((number * factor) as u64),
+        _ => Err("expected a size such as 4GB or 512MiB".into()),
+    }
 }
 
 /// Orders of the options that are read besides the given one.
@@ -492,6 +517,16 @@ mod tests {
             panic!("another command");
         };
         assert_eq!(args.prompt.text.as_deref(), Some("-1"));
+    }
+
+    #[test]
+    fn memory_sizes() {
+        for (text, bytes) in [("1000", 1000), ("4GB", 4_000_000_000), ("1.5 gb", 1_500_000_000), ("512MiB", 512 << 20), ("2KiB", 2048)] {
+            assert_eq!(memory_size(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "GB", "0", "-1GB", "4 apples", "1.2.3", "1e9"] {
+            assert!(memory_size(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

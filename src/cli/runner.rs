@@ -103,6 +103,27 @@ pub fn model_ref(file: &ModelFile) -> Result<ModelRef, Failure> {
     Ok(reference)
 }
 
+/// A model that did not load. One that is too large gets advice: a shorter budget, or the ladder's model that would fit.
+fn refusal(error: EngineError, max_tokens: u32) -> Failure {
+    let mut advice = String::new();
+    if let EngineError::TooLarge { plan, available } = &error {
+        let fixed = plan.total().saturating_sub(plan.cache);
+        let tokens = (*available).saturating_sub(fixed) / (plan.cache / u64::from(max_tokens).max(1)).max(1);
+        // A budget too short for a decision would be no help.
+        if tokens >= 512 {
+            advice = format!("; it would fit with --max-tokens {}", tokens / 64 * 64);
+        } else if let Some(entry) = Ladder::built_in().fitting(*available, max_tokens)
+            && entry.gpu_bytes(max_tokens) < plan.total()
+        {
+            advice = format!("; {} would fit: --model {}", entry.title, entry.id);
+        } else {
+            advice = "; no smaller model of the ladder would fit, a shorter --max-tokens may help".to_owned();
+        }
+    }
+    let failure = Failure::from(error);
+    Failure { message: failure.message + &advice, ..failure }
+}
+
 /// A loaded model.
 pub struct Runner {
     pub engine: Engine,
@@ -118,7 +139,8 @@ impl Runner {
     /// Exit codes 2 (adapter name, tier), 3, 4, 130.
     pub fn load(file: &ModelFile, args: &ModelArgs) -> Result<Runner, Failure> {
         let options = LoadOptions { precision: precision(args)?, max_tokens: args.max_tokens, ..LoadOptions::default() };
-        let gpu = pollster::block_on(Gpu::open(&GpuOptions { adapter: args.adapter.clone(), ..GpuOptions::default() }))?;
+        let gpu =
+            pollster::block_on(Gpu::open(&GpuOptions { adapter: args.adapter.clone(), memory: args.gpu_memory, ..GpuOptions::default() }))?;
         let bar = progress_bar(file.source.len(), BYTES);
         bar.set_message("loading");
         let loaded = pollster::block_on(Engine::load(&gpu, &file.source, &options, &mut |progress| {
@@ -139,7 +161,7 @@ impl Runner {
         }));
         bar.finish_and_clear();
         let engine = loaded.map_err(|error| {
-            let failure = Failure::from(error);
+            let failure = refusal(error, args.max_tokens);
             match failure.exit {
                 Exit::ModelFile => Failure::model_file(format!("{}: {}", file.source.describe(), failure.message)),
                 _ => failure,
@@ -185,5 +207,29 @@ impl Scorer for Runner {
     /// A second of work or so: software drivers are slow.
     fn portion(&self) -> usize {
         if self.engine.gpu().info().software { 512 } else { 2048 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Class, MemoryPlan};
+
+    #[test]
+    fn what_is_too_large_comes_with_advice() {
+        let error = |available| {
+            let weights = [(Class::Embedding, 500_000_000), (Class::FeedForward, 2_500_000_000)].into_iter().collect();
+            let plan = MemoryPlan { weights, cache: 400_000_000, scratch: 200_000_000 };
+            refusal(EngineError::TooLarge { plan: Box::new(plan), available }, 4096)
+        };
+        let shorter = error(3_400_000_000);
+        assert_eq!(shorter.exit, Exit::Gpu);
+        for part in ["needs 3.60 GB", "embedding 0.50 GB", "feed-forward 2.50 GB", "cache 0.40 GB", "has 3.40 GB", "--max-tokens 2048"] {
+            assert!(shorter.message.contains(part), "{}", shorter.message);
+        }
+        let smaller = error(2_900_000_000).message;
+        assert!(smaller.ends_with("; MiniCPM5 2B would fit: --model minicpm5-2b"), "{smaller}");
+        let none = error(100_000_000).message;
+        assert!(none.contains("no smaller model of the ladder"), "{none}");
     }
 }

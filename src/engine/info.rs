@@ -60,7 +60,7 @@ impl ModelInfo {
             memory: MemoryPlan {
                 weights: plan.weight_bytes(),
                 cache: Cache::bytes(config, max_tokens),
-                scratch: Forward::bytes(config, chunk),
+                scratch: Forward::bytes(config, chunk, max_tokens),
             },
             file_bytes: gguf.file_len,
         }

@@ -117,16 +117,18 @@ impl Engine {
         let plan = ModelPlan::new(&gguf, &config, limits)?;
         let chunk = if options.chunk > 0 { options.chunk } else { Self::default_chunk(gpu) };
         let info = ModelInfo::new(&gguf, &config, &plan, options.max_tokens, chunk);
+        // Kept prefixes may take what the plan leaves free, at most twice the cache of a longest prompt.
+        let mut cache_budget = options.cache_bytes.unwrap_or(2 * info.memory.cache);
         if let Some(all) = gpu.info().memory {
             let available = all.saturating_sub(gpu.memory_in_use());
             if info.memory.total() > available {
                 return Err(EngineError::TooLarge { plan: Box::new(info.memory), available });
             }
+            cache_budget = cache_budget.min(available - info.memory.total());
         }
         let mut upload = |p: UploadProgress| progress(LoadProgress::Weights { done: p.done, total: p.total });
         let weights = Weights::upload(gpu, source, &config, &plan, &mut upload).await?;
         go(progress(LoadProgress::WarmUp))?;
-        let info_cache = info.memory.cache;
         let mut engine = Engine {
             gpu: gpu.clone(),
             rec: Recorder::new(gpu).await?,
@@ -142,7 +144,7 @@ impl Engine {
             slot_logits: gpu.buffer("slot logits", MOST_IDS as u64 * 4).await?,
             slot_stats: gpu.buffer("slot statistics", 256 * 12).await?,
             store: prefix::Store::default(),
-            cache_budget: options.cache_bytes.unwrap_or(2 * info_cache),
+            cache_budget,
             states: Vec::new(),
             next_state: 0,
             rate: 0.0,
@@ -181,6 +183,14 @@ impl Engine {
     /// The device it runs on.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+
+    /// Buffers that the embedding and all matrices together are in: more where a binding limit splits them.
+    pub fn part_count(&self) -> (usize, usize) {
+        let layer = |l: &crate::model::Layer| l.gate_up.parts.len() + l.down.parts.len() + l.mixer.part_count();
+        let layers: usize = self.weights.layers.iter().map(layer).sum();
+        let embedding = self.weights.embedding.parts.len();
+        (embedding, embedding + self.weights.output.as_ref().map_or(0, |o| o.parts.len()) + layers)
     }
 
     /// Token budget.

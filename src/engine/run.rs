@@ -254,6 +254,20 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// All logits of the last position that the vocabulary was read at: after [`Engine::generate`] that ran to its full length, those
+    /// that its last token was chosen by.
+    ///
+    /// # Errors
+    /// GPU faults.
+    pub async fn last_logits(&self) -> Result<Vec<f32>, EngineError> {
+        let bytes = self.gpu.read_all(&[self.forward.vocab_logits()]).await?.pop().unwrap_or_default();
+        let mut logits: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+        logits.truncate(self.config.vocab as usize);
+        Ok(logits)
+    }
+}
+
 /// The `count` largest, largest first, lower id first where equal.
 fn top(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();

@@ -15,6 +15,10 @@ pub struct GpuOptions {
     pub default_limits: bool,
     /// Use at most so many bytes of GPU memory, however much there is.
     pub memory: Option<u64>,
+    /// Allow no storage binding larger than this many bytes, so that tests see what a small adapter would.
+    pub max_binding: Option<u64>,
+    /// Allow no buffer larger than this many bytes, so that tests see what a small adapter would.
+    pub max_buffer: Option<u64>,
 }
 
 /// What an adapter says about itself.
@@ -200,8 +204,8 @@ impl Gpu {
             }
         });
         let info = GpuInfo {
-            max_binding: limits.max_storage_buffer_binding_size,
-            max_buffer: limits.max_buffer_size,
+            max_binding: limits.max_storage_buffer_binding_size.min(options.max_binding.unwrap_or(u64::MAX)),
+            max_buffer: limits.max_buffer_size.min(options.max_buffer.unwrap_or(u64::MAX)),
             software: summary.kind == "cpu" || summary.name.to_lowercase().contains("swiftshader"),
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             memory: [memory::of(adapter), options.memory].into_iter().flatten().min(),

@@ -77,6 +77,8 @@ pub struct Entry {
     pub file: String,
     /// Its exact size.
     pub bytes: u64,
+    /// GPU bytes of keys and values for each token of a prompt.
+    pub token_bytes: u64,
     /// SHA-256 of the file, 64 lower-case hex digits.
     pub sha256: String,
     /// `general.architecture` of the file.
@@ -91,7 +93,16 @@ pub struct Entry {
     pub audience: String,
 }
 
+/// GPU bytes allowed beside weights, keys and values: activations of a chunk, states, tables.
+const BESIDE: u64 = 200 << 20;
+
 impl Entry {
+    /// GPU bytes that the model takes at most for prompts of `max_tokens`, as far as it can be told without its file.
+    pub fn gpu_bytes(&self, max_tokens: u32) -> u64 {
+        // Weights are stored on the GPU in at most 1.05 times their size.
+        (self.bytes + self.bytes / 20 + BESIDE).saturating_add(self.token_bytes.saturating_mul(u64::from(max_tokens)))
+    }
+
     /// The address of the file on `host` (for example [`DEFAULT_HOST`], with or without a final slash).
     pub fn url(&self, host: &str) -> String {
         let host = host.trim_end_matches('/');
@@ -115,8 +126,11 @@ impl Entry {
         if !plain_name(&self.file) || !self.file.ends_with(".gguf") {
             return fail("file", "must be a plain file name that ends in .gguf");
         }
-        if self.bytes == 0 {
+        if self.bytes == 0 || self.bytes > 1 << 50 {
             return fail("bytes", "must be the size of the file");
+        }
+        if self.token_bytes == 0 {
+            return fail("token_bytes", "must be the cache bytes of a token");
         }
         if !hex(&self.sha256, 64) {
             return fail("sha256", "must be 64 lower-case hex digits");
@@ -188,6 +202,11 @@ impl Ladder {
         self.models.iter().find(|entry| entry.id.eq_ignore_ascii_case(id))
     }
 
+    /// The largest model that fits into so many bytes of GPU memory with prompts of `max_tokens`.
+    pub fn fitting(&self, gpu_bytes: u64, max_tokens: u32) -> Option<&Entry> {
+        self.models.iter().filter(|entry| entry.gpu_bytes(max_tokens) <= gpu_bytes).max_by_key(|entry| entry.bytes)
+    }
+
     /// The model made of exactly these bytes, whatever its file is called.
     pub fn by_sha256(&self, sha256: &str) -> Option<&Entry> {
         self.models.iter().find(|entry| entry.sha256 == sha256)
@@ -248,6 +267,18 @@ mod tests {
     }
 
     #[test]
+    fn a_model_that_fits_is_found() {
+        let fits = |gigabytes: f64, tokens| Ladder::built_in().fitting((gigabytes * 1e9) as u64, tokens).map(|e| e.id.as_str());
+        assert_eq!(fits(0.5, 4096), None);
+        assert_eq!(fits(1.9, 4096), Some("qwen3-0.6b"));
+        assert_eq!(fits(3.0, 4096), Some("minicpm5-2b"));
+        assert_eq!(fits(8.0, 4096), Some("qwen3.5-4b"));
+        assert_eq!(fits(1.0, 256), Some("qwen3-0.6b"), "a shorter budget helps");
+        assert_eq!(fits(1e9, u32::MAX), Some("qwen3.5-4b"));
+        assert_eq!(fits(100.0, u32::MAX), None);
+    }
+
+    #[test]
     fn every_field_is_checked() {
         let bad = [
             ("id", json!("../x")),
@@ -265,6 +296,8 @@ mod tests {
             ("file", json!("model.bin")),
             ("file", json!("mod%65l.gguf")),
             ("bytes", json!(0)),
+            ("bytes", json!(u64::MAX)),
+            ("token_bytes", json!(0)),
             ("sha256", json!("9465e63a")),
             ("architecture", json!("")),
             ("licence", json!("")),

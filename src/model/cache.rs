@@ -1,7 +1,7 @@
 //! Keys, values and DeltaNet states: pages of one attention tile, and state slots, handed out to sequences.
 
 use super::{Config, ModelError};
-use crate::gpu::{Buffer, Gpu, Recorder};
+use crate::gpu::{Buffer, Gpu, GpuError, Recorder};
 use crate::kernels::attention::PAGE;
 use crate::kernels::copy_pages::copy_pages;
 use crate::kernels::delta::{NO_STATE, States};
@@ -79,7 +79,7 @@ fn state_bytes(config: &Config) -> u64 {
 impl Cache {
     /// Bytes for one sequence of `tokens`.
     pub fn bytes(config: &Config, tokens: u32) -> u64 {
-        u64::from(tokens.next_multiple_of(PAGE)) * token_bytes(config) + state_bytes(config)
+        u64::from(tokens).next_multiple_of(u64::from(PAGE)).saturating_mul(token_bytes(config)).saturating_add(state_bytes(config))
     }
 
     /// An empty cache; it grows when sequences ask for room.
@@ -157,11 +157,18 @@ impl Cache {
         let wanted = if lacking == 0 { have } else { (have + lacking).next_power_of_two().max(16).min(most.max(have + lacking)) };
         if wanted > most {
             let tokens = u64::from(most) * u64::from(PAGE);
-            return Err(ModelError::Unsupported(format!("its cache on this adapter can hold {tokens} tokens, fewer than were asked for")));
+            let detail = format!("this adapter's limits allow {tokens} tokens of this model");
+            let needed = u64::from(wanted) * self.kv_bytes;
+            return Err(GpuError::OutOfMemory { what: "the cache of keys and values".into(), needed, detail }.into());
         }
-        let slots = if lacking_slots == 0 { self.slots } else { (self.slots + lacking_slots).next_power_of_two() };
+        let exact_slots = self.slots + lacking_slots;
+        let slots = if lacking_slots == 0 { self.slots } else { exact_slots.next_power_of_two() };
+        // With nothing in the old buffers there is nothing to copy, and old and new need not stand side by side.
+        self.shrink(rec);
         match self.grow(rec, wanted, slots).await {
-            Err(ModelError::Gpu(_)) if wanted > have + lacking => self.grow(rec, have + lacking, self.slots + lacking_slots).await,
+            Err(ModelError::Gpu(GpuError::OutOfMemory { .. })) if wanted > have + lacking || slots > exact_slots => {
+                self.grow(rec, have + lacking, exact_slots).await
+            }
             other => other,
         }
     }

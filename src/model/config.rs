@@ -126,6 +126,12 @@ impl Config {
     pub fn read(gguf: &Gguf) -> Result<Config, ModelError> {
         let m = &gguf.metadata;
         let arch = m.str("general.architecture")?;
+        // Adapters (LoRA), importance matrices and vision projectors carry the architecture of the model they belong to.
+        if let Some(kind) = optional(m.str("general.type"))?
+            && kind != "model"
+        {
+            return Err(ModelError::Unsupported(format!("the file is of type {kind:?}, which belongs to a model but is none")));
+        }
         let architecture = match arch {
             "qwen2" => Architecture::Qwen2,
             "qwen3" => Architecture::Qwen3,
@@ -138,7 +144,12 @@ impl Config {
         }
         let key = |name: &str| format!("{arch}.{name}");
         let blocks = bounded(m, &key("block_count"))?;
-        let skipped_layers = optional(m.u32(&key("nextn_predict_layers")))?.unwrap_or(0);
+        let mut skipped_layers = optional(m.u32(&key("nextn_predict_layers")))?.unwrap_or(0);
+        // Prediction blocks that the metadata does not mention have tensors of their own.
+        let predicts = |i: u32| gguf.tensor(&format!("blk.{i}.nextn.eh_proj.weight")).is_some();
+        while skipped_layers < blocks && predicts(blocks - skipped_layers - 1) {
+            skipped_layers += 1;
+        }
         if skipped_layers >= blocks || blocks > 1024 {
             return Err(ModelError::Unsupported(format!("{blocks} blocks, {skipped_layers} of them for multi-token prediction")));
         }
@@ -156,7 +167,7 @@ impl Config {
         if !dim.is_multiple_of(32) {
             return Err(ModelError::Unsupported(format!("an embedding length of {dim}, not a multiple of 32")));
         }
-        let attention = Self::attention(m, arch, architecture, dim, &is_delta, blocks)?;
+        let attention = Self::attention(m, arch, architecture, dim, &is_delta)?;
         let delta = if is_delta.contains(&true) { Some(Self::delta(m, arch)?) } else { None };
         Ok(Config {
             architecture,
@@ -164,7 +175,7 @@ impl Config {
             layers,
             skipped_layers,
             dim,
-            ffn: Self::same(m, &key("feed_forward_length"), blocks, |_| true)?,
+            ffn: Self::same(m, &key("feed_forward_length"), layers, |_| true)?,
             vocab,
             context: optional(m.u32(&key("context_length")))?.unwrap_or(4096).max(1),
             eps: m.f32(&key("attention.layer_norm_rms_epsilon"))?,
@@ -175,8 +186,8 @@ impl Config {
     }
 
     /// A value that may be given once or for each layer, and must be the same for all layers that `counts`.
-    fn same(m: &Metadata, key: &str, blocks: u32, counts: impl Fn(usize) -> bool) -> Result<u32, ModelError> {
-        let values = m.per_layer_u32(key, blocks as usize)?;
+    fn same(m: &Metadata, key: &str, layers: u32, counts: impl Fn(usize) -> bool) -> Result<u32, ModelError> {
+        let values = m.per_layer_u32(key, layers as usize)?;
         let mut used = values.iter().enumerate().filter(|(i, _)| counts(*i)).map(|(_, v)| *v);
         let first = used.next().unwrap_or(0);
         if used.any(|v| v != first) {
@@ -188,20 +199,14 @@ impl Config {
         Ok(first)
     }
 
-    fn attention(
-        m: &Metadata,
-        arch: &str,
-        architecture: Architecture,
-        dim: u32,
-        is_delta: &[bool],
-        blocks: u32,
-    ) -> Result<Attention, ModelError> {
+    fn attention(m: &Metadata, arch: &str, architecture: Architecture, dim: u32, is_delta: &[bool]) -> Result<Attention, ModelError> {
+        let layers = is_delta.len() as u32;
         let key = |name: &str| format!("{arch}.{name}");
         let full = |i: usize| !is_delta.get(i).copied().unwrap_or(true);
-        let heads = Self::same(m, &key("attention.head_count"), blocks, full)?;
+        let heads = Self::same(m, &key("attention.head_count"), layers, full)?;
         let kv_heads = match m.get(&key("attention.head_count_kv")) {
             None => heads,
-            Some(_) => Self::same(m, &key("attention.head_count_kv"), blocks, full)?,
+            Some(_) => Self::same(m, &key("attention.head_count_kv"), layers, full)?,
         };
         let head_dim = match optional(m.u32(&key("attention.key_length")))? {
             Some(d) => d,
@@ -225,8 +230,16 @@ impl Config {
             return Err(ModelError::Unsupported(format!("a RoPE base of {rope_base}")));
         }
         let rope_divisor = match optional(m.str(&key("rope.scaling.type")))? {
-            None | Some("none") => 1.0,
-            Some("linear") => f64::from(m.f32(&key("rope.scaling.factor"))?),
+            Some("none") => 1.0,
+            // A factor alone means linear scaling; files from before there were types call it scale_linear.
+            None | Some("linear") => {
+                let factor = match optional(m.f32(&key("rope.scaling.factor")))? {
+                    Some(factor) => Some(factor),
+                    None => optional(m.f32(&key("rope.scale_linear")))?,
+                };
+                // Converters write 0 for "no scaling".
+                factor.filter(|f| *f != 0.0).map_or(1.0, f64::from)
+            }
             Some(other) => return Err(ModelError::Unsupported(format!("RoPE scaling of type {other:?}"))),
         };
         if !(rope_divisor.is_finite() && rope_divisor > 0.0) {

@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum ModelError {
     /// An architecture there is no forward pass for.
-    #[error("the architecture {0:?} is not supported; supported are qwen2, qwen3, llama and qwen35")]
+    #[error("the architecture {0:?}{kind} is not supported; supported are qwen2, qwen3, llama and qwen35", kind = what_it_is(.0))]
     Architecture(String),
     /// A property of a supported architecture that there is no code for.
     #[error("this model cannot be run: {0}")]
@@ -50,4 +50,13 @@ pub enum ModelError {
     /// The caller asked to stop.
     #[error("loading was cancelled")]
     Cancelled,
+}
+
+/// A word about architectures that users will meet, so that they need not look them up.
+fn what_it_is(architecture: &str) -> &'static str {
+    match architecture {
+        "clip" => " (the vision part of a model, not a language model)",
+        moe if moe.ends_with("moe") => " (a mixture of experts)",
+        _ => "",
+    }
 }

@@ -156,6 +156,9 @@ pub struct Forward {
     stats: Buffer,
 }
 
+/// Bytes allowed for what is small: kernel parameters, answer slots, statistics, rounding of buffer sizes.
+const SMALL: u64 = 1 << 20;
+
 /// Bytes of the input buffers for this many entries.
 const ENTRIES: u32 = 4096;
 
@@ -179,11 +182,17 @@ fn padded(rows: u32) -> u64 {
 }
 
 impl Forward {
-    /// GPU bytes of the scratch buffers.
-    pub fn bytes(config: &Config, max_rows: u32) -> u64 {
+    /// GPU bytes of everything beside weights and cache: activations of `max_rows` rows, inputs, the RoPE table for `max_tokens` positions,
+    /// logits and their readback.
+    pub fn bytes(config: &Config, max_rows: u32, max_tokens: u32) -> u64 {
+        let entry = 4 + 8 + 2 * size_of::<Tile>() + 16 + 4 + size_of::<Segment>();
+        let inputs = u64::from(ENTRIES.max(max_rows)) * entry as u64;
+        let table = u64::from(max_tokens).max(512).next_power_of_two() * u64::from(config.attention.heads.rotated / 2) * 8;
         let channels = config.delta.map_or(0, |d| d.channels());
         let row = 3 * config.dim + joined_columns(config) + channels + mixed_columns(config) + 3 * config.ffn;
-        padded(max_rows) * u64::from(row) * 4 + padded(max_rows) * u64::from(config.dim) * 4 + u64::from(config.vocab) * 4
+        let rows = padded(max_rows) * (u64::from(row) + u64::from(config.dim)) * 4;
+        // A growing table stands beside the old one of half its size.
+        rows + inputs + table + table / 2 + 2 * u64::from(config.vocab) * 4 + SMALL
     }
 
     /// Scratch for chunks of up to `max_rows` rows.

@@ -8,6 +8,9 @@ mod plan;
 mod turns;
 mod weights;
 
+#[cfg(test)]
+mod tests;
+
 pub use cache::{Cache, Sequence};
 pub use config::{Architecture, Attention, Config, Delta};
 pub use error::ModelError;

@@ -1,6 +1,6 @@
 //! Which tensors a model needs, how they are joined and split into GPU buffers, and what that costs, before anything is loaded.
 
-use super::{Config, ModelError};
+use super::{Architecture, Config, ModelError};
 use crate::gguf::{Gguf, TensorInfo, TensorType};
 use crate::quant::{GROUP, plane_layout};
 use std::collections::BTreeMap;
@@ -305,7 +305,8 @@ impl ModelPlan {
             }
             _ => return Err(ModelError::MissingTensor(format!("blk.{i}.attn_q.bias, attn_k.bias or attn_v.bias"))),
         }
-        if has("attn_q_norm.weight") || has("attn_k_norm.weight") {
+        let normed = matches!(config.architecture, Architecture::Qwen3 | Architecture::Qwen35);
+        if normed || has("attn_q_norm.weight") || has("attn_k_norm.weight") {
             plan.vectors.insert("q_norm", vec![f.vector(&weight("attn_q_norm"), h.head_dim)?]);
             plan.vectors.insert("k_norm", vec![f.vector(&weight("attn_k_norm"), h.head_dim)?]);
         }

@@ -69,6 +69,16 @@ pub enum Mixer {
     },
 }
 
+impl Mixer {
+    /// Parts of both matrices.
+    pub fn part_count(&self) -> usize {
+        match self {
+            Self::Attention { qkv, out, .. } => qkv.parts.len() + out.parts.len(),
+            Self::Delta { input, out, .. } => input.parts.len() + out.parts.len(),
+        }
+    }
+}
+
 /// One layer's weights on the GPU.
 #[derive(Debug, Clone)]
 pub struct Layer {
@@ -127,7 +137,13 @@ impl Weights {
         };
         let output_norm = up.vector(std::slice::from_ref(&plan.output_norm)).await?;
         let rope_freqs = match &plan.rope_freqs {
-            Some(t) => Some(up.values(std::slice::from_ref(t)).await?),
+            Some(t) => {
+                let factors = up.values(std::slice::from_ref(t)).await?;
+                if let Some(bad) = factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {
+                    return Err(ModelError::Unsupported(format!("a RoPE frequency factor of {bad}")));
+                }
+                Some(factors)
+            }
             None => None,
         };
         let mut layers = Vec::new();

@@ -48,7 +48,7 @@ fn ladder(file: &[u8]) -> Ladder {
     let json = serde_json::json!({"version": 1, "models": [{
         "id": ID, "title": "T", "label": "t", "repository": "someone/Test-GGUF",
         "revision": "0123456789012345678901234567890123456789", "file": "test.gguf",
-        "bytes": file.len(), "sha256": sha256(file), "architecture": "llama", "skip_layers": [], "licence": "MIT",
+        "bytes": file.len(), "token_bytes": 1, "sha256": sha256(file), "architecture": "llama", "skip_layers": [], "licence": "MIT",
         "quality": {"authored144": 0.5, "perturbed108": 0.5, "typesafe102": 0.5}, "audience": "Tests."}]});
     Ladder::parse(&json.to_string()).unwrap()
 }

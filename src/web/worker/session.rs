@@ -220,6 +220,7 @@ pub fn fault(error: &EngineError) -> Fault {
             FaultKind::Input,
             format!("The prompt has {tokens} tokens and {budget} are the limit. Nothing is ever cut off, so it was not run."),
         ),
+        EngineError::TooLarge { .. } => Fault::new(FaultKind::GpuMemory, sentence(&error.to_string())),
         other => {
             let kind = match other.kind() {
                 ErrorKind::Interrupted => return cancelled(),
