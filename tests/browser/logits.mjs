@@ -6,9 +6,11 @@ import { Skip, check, equal, openPage } from './harness.mjs';
 
 const ORACLE = path.resolve(import.meta.dirname, '../fixtures/oracle');
 const TOLERANCE = 1e-3;
+/** Rounding adds up along the recurrence of the linear-attention layers. */
+const toleranceOf = (name) => (name.startsWith('qwen35') ? 2 : 1) * TOLERANCE;
 /** The software adapter computes about 2 billion operations a second; longer sequences are compared natively. SEMIF_LONGEST, for a GPU, raises it. */
 const LONGEST = Number(process.env.SEMIF_LONGEST ?? 100);
-const TINY = ['qwen2-tiny-Q8_0', 'minicpm5-tiny-real', ...['Q8_0', 'Q4_K', 'Q6_K', 'Q5_0', 'Q4_0', 'Q4_1', 'Q5_1', 'Q5_K', 'F16', 'BF16'].map((type) => `qwen3-tiny-${type}`)];
+const TINY = ['qwen2-tiny-Q8_0', 'minicpm5-tiny-real', ...['real', 'lmstudio', 'unsloth'].map((mix) => `qwen35-tiny-${mix}`), ...['Q8_0', 'Q4_K', 'Q6_K', 'Q5_0', 'Q4_0', 'Q4_1', 'Q5_1', 'Q5_K', 'F16', 'BF16'].map((type) => `qwen3-tiny-${type}`)];
 
 const read = (name) => JSON.parse(fs.readFileSync(path.join(ORACLE, `${name}.json`), 'utf8'));
 const farthest = (found, wanted) => Math.max(...wanted.map((value, i) => Math.abs(value - found[i])));
@@ -35,7 +37,7 @@ export default function ({ browser, home, model, models }) {
         return window.semif.logits(tokens, labels);
       }, [model(oracle.file), rows.map((row) => row.tokens), labels]);
       const errors = rows.map((row, i) => farthest(found[i], row.logits.f64));
-      check(errors.every((error) => error <= TOLERANCE), `max |logit - f64| by length: ${errors}`);
+      check(errors.every((error) => error <= toleranceOf(name)), `max |logit - f64| by length: ${errors}`);
       return `max |logit - f64| ${Math.max(...errors).toExponential(1)}`;
     });
   }
