@@ -143,8 +143,6 @@ fn the_plan_is_what_is_needed() {
         let prompt = tokens(8, 300);
         full(&mut engine, &prompt);
         block_on(engine.generate(&prompt[..150], 150, &[], &mut |_| go())).unwrap_or_else(|e| panic!("{model}: {e}"));
-        let ask = SharedAsk { labels: vec![32, 33], stats: true, prefix: 100 };
-        block_on(engine.read_shared(&[&prompt], &ask, &mut go)).unwrap_or_else(|e| panic!("{model}, with a prefix: {e}"));
         assert!(gpu.peak_memory() <= need, "{model}: {} of {need} bytes", gpu.peak_memory());
         drop(engine);
         assert_eq!(gpu.memory_in_use(), 0, "{model}: everything is given back");
