@@ -112,7 +112,7 @@ fn what_is_not_supported_is_refused_by_name() {
         ("general.type", Value::String("adapter".into()), "\"adapter\""),
         ("general.type", Value::String("mmproj".into()), "\"mmproj\""),
         ("llama.rope.scaling.factor", Value::F32(-2.0), "scaling factor of -2"),
-        ("llama.rope.scaling.factor", Value::F32(f32::NAN), "scaling factor of NaN"),
+        ("llama.rope.scaling.factor", Value::F32(f32::NAN), "scaling.factor` is NaN"),
         ("llama.nextn_predict_layers", Value::U32(2), "2 blocks, 2 of them"),
         ("llama.attention.value_length", Value::U32(32), "64 key and 32 value dimensions"),
     ] {
