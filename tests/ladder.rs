@@ -89,18 +89,23 @@ fn a_cut_at_any_offset_changes_no_bit() {
     let prompt = tokens(3, 71);
     let labels: Vec<u32> = (0..512).collect();
     let mut engine = load(&gpu, &file, &small(128, 128)).unwrap();
-    let wanted = bits(&full(&mut engine, &prompt));
+    // Answer slots are read by another kernel than the whole vocabulary: like is compared with like.
+    let read = |engine: &mut Engine| {
+        let ask = Ask { labels: labels.clone(), ..Ask::default() };
+        bits(&block_on(engine.logits(&prompt, &ask)).unwrap().labels)
+    };
+    let wanted = read(&mut engine);
     for cut in 1..=70 {
         engine.clear_cache();
         let ask = SharedAsk { labels: labels.clone(), stats: false, prefix: cut };
-        let read = block_on(engine.read_shared(&[&prompt], &ask, &mut go)).unwrap();
-        assert_eq!((read.prefix.tokens, read.prefix.reused), (cut as u32, 0));
-        assert_eq!(bits(&read.readings[0].labels), wanted, "cut after {cut} tokens");
+        let shared = block_on(engine.read_shared(&[&prompt], &ask, &mut go)).unwrap();
+        assert_eq!((shared.prefix.tokens, shared.prefix.reused), (cut as u32, 0));
+        assert!(bits(&shared.readings[0].labels) == wanted, "cut after {cut} tokens");
     }
     drop(engine);
     for chunk in [1, 2, 3, 5, 7, 13, 31, 32, 33, 63, 64, 65, 70] {
         let mut engine = load(&gpu, &file, &small(128, chunk)).unwrap();
-        assert_eq!(bits(&full(&mut engine, &prompt)), wanted, "chunks of {chunk}");
+        assert!(read(&mut engine) == wanted, "chunks of {chunk}");
     }
 }
 
