@@ -171,16 +171,17 @@ has_gpu() {
   [ "$(uname -s)" != Linux ] || [ -e /dev/nvidia0 ] || [ -e /dev/dxg ] || compgen -G '/dev/dri/renderD*' >/dev/null
 }
 
+# grep -q would end at the first hit, and pipefail then sees the writer die of a closed pipe.
 need_vulkan() {
   [ "$(uname -s)" = Linux ] || return 0 # Metal and DX12 come with the system.
-  has_vulkan_driver && ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1' && return
+  has_vulkan_driver && ldconfig -p 2>/dev/null | grep 'libvulkan\.so\.1' >/dev/null && return
   need_debian "a Vulkan driver (Mesa's, which also runs without a GPU)" mesa-vulkan-drivers libvulkan1
 }
 
 # pin_lavapipe   tests run on the same software adapter everywhere, whatever GPU is there.
 pin_lavapipe() {
   [ "$(uname -s)" = Linux ] || return 0
-  if ! lavapipe_icd >/dev/null || ! ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1'; then
+  if ! lavapipe_icd >/dev/null || ! ldconfig -p 2>/dev/null | grep 'libvulkan\.so\.1' >/dev/null; then
     need_debian "Mesa's software Vulkan driver" mesa-vulkan-drivers libvulkan1
   fi
   VK_DRIVER_FILES=$(lavapipe_icd) || die "mesa-vulkan-drivers is installed, but its lvp_icd file is in none of: $LAVAPIPE_FOLDERS"

@@ -15,7 +15,7 @@ mkdir -p "$KEEP" "$OUT"
 
 # Vulkan's loader, where the machine lacks it: Debian packages in .gl (libvulkan1 libegl1 libglvnd0 ...).
 loaders() {
-  if ! ldconfig -p | grep -q 'libvulkan\.so\.1'; then
+  if ! ldconfig -p | grep 'libvulkan\.so\.1' >/dev/null; then
     for package in .gl/*.deb; do [ -e "$package" ] && dpkg -x "$package" /; done
     ldconfig
   fi
