@@ -47,7 +47,7 @@ impl Case {
 }
 
 pub fn run(args: &AskArgs) -> Result<Exit, Failure> {
-    runner::precision(&args.model)?;
+    runner::check_tier(&args.model)?;
     let row = input::case(&args.case)?;
     let wording = input::wording(args.case.state.prompt.as_deref())?;
     let mut case = Case::load(&args.model, row, wording, args.orderings.orderings()?, args.json)?;

@@ -150,7 +150,7 @@ pub fn run(args: &BenchArgs) -> Result<Exit, Failure> {
 }
 
 fn open(model: &ModelArgs) -> Result<(String, Runner), Failure> {
-    runner::precision(model)?;
+    runner::check_tier(model)?;
     let file = ModelFile::open(&model.choice.path()?)?;
     Ok((file.reference().file, Runner::load(&file, model)?))
 }
@@ -207,7 +207,7 @@ fn load(args: &LoadArgs) -> Result<Exit, Failure> {
     let results = pollster::block_on(speed::load(&gpu, &file.source, &options, args.repeat as usize))?;
     if args.json {
         let adapter = &gpu.info().adapter;
-        let precision = options.precision.to_string();
+        let precision = options.precision.tier(gpu.info())?.to_string();
         print_json(&Measured {
             bench: "load",
             model: &file.reference().file,

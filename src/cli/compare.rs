@@ -72,7 +72,7 @@ struct Comparison<'a> {
 }
 
 pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
-    runner::precision(&args.model)?;
+    runner::check_tier(&args.model)?;
     match (args.baseline, &args.question) {
         (BaselineArg::Distribution, Some(question)) => one(args, question),
         (BaselineArg::Distribution, None) => Err(Failure::input("--criterion needs --baseline array or --baseline verbose")),

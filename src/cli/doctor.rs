@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::engine::Precision;
 use crate::gpu::{AdapterSummary, Gpu, GpuError, GpuOptions, adapters};
+use crate::kernels::linear::Tier;
 use crate::kernels::selftest::{self, Check};
 
 use super::args::DoctorArgs;
@@ -18,6 +18,8 @@ struct Report {
     tested: String,
     /// Tiers and, where one does not run, why.
     tiers: Vec<(String, Option<String>)>,
+    /// What `--precision auto` runs.
+    auto: String,
     kernels: Vec<Check>,
     passed: bool,
 }
@@ -31,15 +33,14 @@ pub fn run(args: &DoctorArgs) -> Result<Exit, Failure> {
         print(&list(&found))?;
     }
     let gpu = pollster::block_on(Gpu::open(&GpuOptions { adapter: args.adapter.clone(), ..GpuOptions::default() }))?;
-    let tiers: Vec<(String, Option<String>)> = [Precision::Exact, Precision::Fast, Precision::Tensor]
-        .into_iter()
-        .map(|tier| (tier.to_string(), tier.check().err().map(|e| e.to_string())))
-        .collect();
+    let tiers: Vec<(String, Option<String>)> = Tier::ALL.into_iter().map(|tier| (tier.to_string(), tier.check(gpu.info()).err())).collect();
+    let auto = Tier::best(gpu.info());
     if !args.json {
         print(&format!("Tested: {}\n", safe(&gpu.info().adapter.name)))?;
         for (tier, problem) in &tiers {
             print(&format!("  {tier:<7}{}\n", problem.as_deref().map_or("runs".to_owned(), safe)))?;
         }
+        print(&format!("  auto   is {auto} here\n"))?;
     }
     let bar = progress_bar(selftest::COUNT as u64, "self-test {bar:24} {pos} of {len} kernels, {elapsed}");
     let kernels = pollster::block_on(selftest::run(&gpu, &mut |_| bar.inc(1)));
@@ -59,7 +60,7 @@ pub fn run(args: &DoctorArgs) -> Result<Exit, Failure> {
         });
         print(&out)?;
     } else {
-        print_json(&Report { adapters: found, tested: gpu.info().adapter.name.clone(), tiers, kernels, passed })?;
+        print_json(&Report { adapters: found, tested: gpu.info().adapter.name.clone(), tiers, auto: auto.to_string(), kernels, passed })?;
     }
     Ok(if passed { Exit::Done } else { Exit::Gpu })
 }

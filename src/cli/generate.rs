@@ -31,7 +31,7 @@ struct Reply {
 }
 
 pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
-    runner::precision(&args.model)?;
+    runner::check_tier(&args.model)?;
     let text = args.prompt.text.as_deref().map(|text| text_argument(text, "--text")).transpose()?;
     let file = ModelFile::open(&args.model.choice.path()?)?;
     let tokens = match text {

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::engine::ModelInfo;
 use crate::gguf::{Gguf, Value};
+use crate::kernels::linear::Tier;
 use crate::model::{Class, Config, Limits, ModelError, ModelPlan};
 
 use super::args::InspectArgs;
@@ -74,7 +75,7 @@ fn plan(gguf: &Gguf, max_tokens: u32) -> Result<ModelInfo, ModelError> {
     let config = Config::read(gguf)?;
     let limits = Limits { binding: 128 << 20, buffer: 256 << 20 };
     let plan = ModelPlan::new(gguf, &config, limits)?;
-    Ok(ModelInfo::new(gguf, &config, &plan, max_tokens, CHUNK))
+    Ok(ModelInfo::new(gguf, &config, &plan, Tier::Exact, max_tokens, CHUNK))
 }
 
 fn class(class: Class) -> &'static str {

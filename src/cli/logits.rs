@@ -23,7 +23,7 @@ struct Line {
 }
 
 pub fn run(args: &LogitsArgs) -> Result<Exit, Failure> {
-    runner::precision(&args.model)?;
+    runner::check_tier(&args.model)?;
     let sequences = sequences(&args.tokens.tokens, args.tokens.tokens_file.as_deref())?;
     let over: Vec<String> = sequences
         .iter()

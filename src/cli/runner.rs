@@ -53,11 +53,23 @@ impl From<HubError> for Failure {
 /// The tier asked for.
 ///
 /// # Errors
-/// Exit code 2: one that this version lacks, by name. Called before anything slow.
+/// Exit code 2: no such tier.
 pub fn precision(args: &ModelArgs) -> Result<Precision, Failure> {
-    let precision = Precision::from_str(args.precision.name()).map_err(Failure::input)?;
-    precision.check()?;
-    Ok(precision)
+    Precision::from_str(args.precision.name()).map_err(Failure::input)
+}
+
+/// Refuses a tier that the adapter lacks before anything slow happens.
+///
+/// # Errors
+/// Exit codes 2 (no such adapter, or one without the tier) and 4.
+pub fn check_tier(args: &ModelArgs) -> Result<(), Failure> {
+    let precision = precision(args)?;
+    // The other tiers run on every native adapter.
+    if precision == Precision::Tensor {
+        let options = GpuOptions { adapter: args.adapter.clone(), ..GpuOptions::default() };
+        precision.tier(pollster::block_on(Gpu::open(&options))?.info())?;
+    }
+    Ok(())
 }
 
 /// A progress bar on stderr, silent where that is no terminal.
@@ -170,7 +182,7 @@ impl Runner {
         let adapter = &gpu.info().adapter;
         let config = ServingConfig {
             engine: format!("semif {}", env!("CARGO_PKG_VERSION")),
-            precision: options.precision.to_string(),
+            precision: engine.tier().to_string(),
             mode: "direct".to_owned(),
             adapter: adapter.name.clone(),
             backend: adapter.backend.clone(),

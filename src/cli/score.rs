@@ -20,7 +20,7 @@ use super::runner::{self, Runner, progress_bar};
 const ROWS: &str = "{msg} {bar:24} {pos} of {len} rows, {rate}, {eta} left";
 
 pub fn run(args: &ScoreArgs) -> Result<Exit, Failure> {
-    runner::precision(&args.model)?;
+    runner::check_tier(&args.model)?;
     let orderings = args.orderings.orderings()?;
     check_paths(args)?;
     let wording = input::wording(args.prompt.as_deref())?;

@@ -1,6 +1,7 @@
 //! Errors of a loaded model, and their kind for exit codes and pages.
 
 use crate::gpu::GpuError;
+use crate::kernels::linear::Tier;
 use crate::model::{MemoryPlan, ModelError};
 use thiserror::Error;
 
@@ -26,13 +27,15 @@ pub enum EngineError {
     /// The device.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// A precision that does not exist (yet).
-    #[error("precision {name:?} is not available: {reason}")]
+    /// A precision that this device cannot run.
+    #[error("precision {name:?} is not available: {reason}; use --precision {best}")]
     Precision {
         /// What was asked for.
         name: String,
         /// Why not.
         reason: String,
+        /// What would run.
+        best: Tier,
     },
     /// No tokenizer or template.
     #[error("this model file has no usable tokenizer: {0}")]

@@ -2,6 +2,7 @@
 
 use crate::gguf::Gguf;
 use crate::gpu::GpuInfo;
+use crate::kernels::linear::Tier;
 use crate::model::{Cache, Config, Forward, MemoryPlan, ModelPlan};
 use std::collections::BTreeMap;
 
@@ -37,8 +38,8 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
-    /// Collects the facts; `chunk` rows of scratch and a cache for `max_tokens`.
-    pub fn new(gguf: &Gguf, config: &Config, plan: &ModelPlan, max_tokens: u32, chunk: u32) -> Self {
+    /// Collects the facts; scratch for `chunk` rows in a precision tier, and a cache for `max_tokens`.
+    pub fn new(gguf: &Gguf, config: &Config, plan: &ModelPlan, tier: Tier, max_tokens: u32, chunk: u32) -> Self {
         let mut types: BTreeMap<String, (u32, u64)> = BTreeMap::new();
         for t in &gguf.tensors {
             let entry = types.entry(t.ty.name().to_string()).or_default();
@@ -60,7 +61,7 @@ impl ModelInfo {
             memory: MemoryPlan {
                 weights: plan.weight_bytes(),
                 cache: Cache::bytes(config, max_tokens),
-                scratch: Forward::bytes(config, chunk, max_tokens),
+                scratch: Forward::bytes(config, tier, chunk, max_tokens),
             },
             file_bytes: gguf.file_len,
         }

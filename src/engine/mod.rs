@@ -18,6 +18,7 @@ pub use shared::{Reading, SharedAsk, SharedReading};
 
 use crate::gguf::{ByteSource, Gguf};
 use crate::gpu::{Buffer, Gpu, Recorder};
+use crate::kernels::linear::Tier;
 use crate::model::{Cache, Config, Forward, ModelError, ModelPlan, UploadProgress, Weights};
 use crate::text::TextModel;
 use std::ops::ControlFlow;
@@ -42,7 +43,7 @@ pub enum LoadProgress {
 /// How to load a model.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// Arithmetic of the products.
+    /// Arithmetic of the products; refused where the device cannot run it.
     pub precision: Precision,
     /// Token budget: the longest prompt and, for generation, prompt and answer together.
     pub max_tokens: u32,
@@ -104,7 +105,7 @@ impl Engine {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(EngineError::Model(ModelError::Cancelled)),
         };
-        options.precision.check()?;
+        let tier = options.precision.tier(gpu.info())?;
         go(progress(LoadProgress::Header))?;
         let gguf = Gguf::read(source).await.map_err(ModelError::from)?;
         let config = Config::read(&gguf)?;
@@ -116,7 +117,7 @@ impl Engine {
         let limits = gpu.info().into();
         let plan = ModelPlan::new(&gguf, &config, limits)?;
         let chunk = if options.chunk > 0 { options.chunk } else { Self::default_chunk(gpu) };
-        let info = ModelInfo::new(&gguf, &config, &plan, options.max_tokens, chunk);
+        let info = ModelInfo::new(&gguf, &config, &plan, tier, options.max_tokens, chunk);
         // Kept prefixes may take what the plan leaves free, at most twice the cache of a longest prompt.
         let mut cache_budget = options.cache_bytes.unwrap_or(2 * info.memory.cache);
         if let Some(all) = gpu.info().memory {
@@ -132,7 +133,7 @@ impl Engine {
         let mut engine = Engine {
             gpu: gpu.clone(),
             rec: Recorder::new(gpu).await?,
-            forward: Forward::new(gpu, &config, chunk).await?,
+            forward: Forward::new(gpu, &config, tier, chunk).await?,
             cache: Cache::new(gpu, &config),
             config,
             weights,
@@ -183,6 +184,11 @@ impl Engine {
     /// The device it runs on.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+
+    /// The precision tier that runs.
+    pub fn tier(&self) -> Tier {
+        self.forward.tier()
     }
 
     /// Buffers that the embedding and all matrices together are in: more where a binding limit splits them.

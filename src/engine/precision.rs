@@ -1,10 +1,12 @@
 //! The precision tiers, by name.
 
 use super::EngineError;
+use crate::gpu::GpuInfo;
+use crate::kernels::linear::Tier;
 use std::fmt;
 use std::str::FromStr;
 
-/// Arithmetic of the matrix products.
+/// Arithmetic of the matrix products, as it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -14,22 +16,25 @@ pub enum Precision {
     Fast,
     /// f16 cooperative matrices, native only.
     Tensor,
-    /// The best tier that is there.
+    /// The fastest tier that this device runs correctly.
     Auto,
 }
 
 impl Precision {
-    /// Refuses a tier that this build cannot run.
+    /// The tier that runs on this device when this precision is asked for.
     ///
     /// # Errors
-    /// [`EngineError::Precision`].
-    pub fn check(self) -> Result<(), EngineError> {
-        match self {
-            Self::Exact => Ok(()),
-            other => Err(EngineError::Precision {
-                name: other.to_string(),
-                reason: "this version computes in exact precision only; use --precision exact".into(),
-            }),
+    /// [`EngineError::Precision`]: the device cannot run it, and why.
+    pub fn tier(self, gpu: &GpuInfo) -> Result<Tier, EngineError> {
+        let tier = match self {
+            Self::Exact => Tier::Exact,
+            Self::Fast => Tier::Fast,
+            Self::Tensor => Tier::Tensor,
+            Self::Auto => Tier::best(gpu),
+        };
+        match tier.check(gpu) {
+            Ok(()) => Ok(tier),
+            Err(reason) => Err(EngineError::Precision { name: tier.to_string(), reason, best: Tier::best(gpu) }),
         }
     }
 }

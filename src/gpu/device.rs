@@ -1,7 +1,7 @@
 //! Finding an adapter, opening a device on it, memory and readback.
 
 use super::buffer::Usage;
-use super::{Buffer, GpuError, Kernel, View, memory};
+use super::{Abilities, Buffer, GpuError, Kernel, View, memory, probe};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -59,6 +59,8 @@ pub struct GpuInfo {
     pub software: bool,
     /// GPU timestamps can be taken.
     pub timestamps: bool,
+    /// What it computes with, beyond floats.
+    pub abilities: Abilities,
     /// Memory that buffers may take in all, bytes: the adapter's own, or the limit asked for. `None` where nobody tells (browsers).
     pub memory: Option<u64>,
 }
@@ -162,7 +164,8 @@ impl Gpu {
     /// # Errors
     /// No adapter, no adapter of that name, or a driver that refuses.
     pub async fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
-        let found = candidates(&instance()).await;
+        let instance = instance();
+        let found = candidates(&instance).await;
         let adapter = match &options.adapter {
             None => found.first().ok_or(GpuError::NoAdapter)?,
             Some(wanted) => {
@@ -203,10 +206,12 @@ impl Gpu {
                 *slot.lock().unwrap_or_else(|e| e.into_inner()) = Some(GpuError::Lost(message));
             }
         });
+        let software = summary.kind == "cpu" || summary.name.to_lowercase().contains("swiftshader");
         let info = GpuInfo {
+            abilities: probe::of(&instance, adapter, software, options.default_limits),
             max_binding: limits.max_storage_buffer_binding_size.min(options.max_binding.unwrap_or(u64::MAX)),
             max_buffer: limits.max_buffer_size.min(options.max_buffer.unwrap_or(u64::MAX)),
-            software: summary.kind == "cpu" || summary.name.to_lowercase().contains("swiftshader"),
+            software,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             memory: [memory::of(adapter), options.memory].into_iter().flatten().min(),
             adapter: summary,

@@ -5,6 +5,7 @@ mod device;
 mod error;
 mod memory;
 mod pipeline;
+mod probe;
 mod recorder;
 pub mod template;
 
@@ -12,4 +13,5 @@ pub use buffer::{Buffer, View};
 pub use device::{AdapterSummary, Gpu, GpuInfo, GpuOptions, adapters};
 pub use error::GpuError;
 pub use pipeline::{Access, Kernel};
+pub use probe::Abilities;
 pub use recorder::{Recorder, now_seconds};

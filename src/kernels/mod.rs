@@ -6,6 +6,7 @@ pub mod delta;
 pub mod embed;
 pub mod gather;
 pub mod head;
+pub mod linear;
 pub mod matmul;
 pub mod rms_norm;
 pub mod rope;

@@ -9,11 +9,10 @@ use crate::kernels::attention::{PAGE, ROWS, Tile, Tiles, attention};
 use crate::kernels::delta::{Segment, Segments, Shape, Vectors, delta};
 use crate::kernels::embed::embed;
 use crate::kernels::gather::gather;
-use crate::kernels::matmul::{Epilogue, ROW_PADDING, matmul, matvec};
+use crate::kernels::linear::{Input, Linear, Rows, Tier};
+use crate::kernels::matmul::{Epilogue, ROW_PADDING, matvec};
 use crate::kernels::rms_norm::rms_norm;
 use crate::kernels::rope::{Positions, Row, rope};
-use crate::kernels::swiglu::swiglu;
-use crate::kernels::weight::Matrix;
 use crate::kernels::{Mat, head};
 
 /// A token of a batch and the place of its keys and values.
@@ -133,6 +132,7 @@ struct At {
 /// Scratch buffers for chunks of up to `max_rows` rows, and the pass over them.
 pub struct Forward {
     max_rows: u32,
+    linear: Linear,
     tokens: Buffer,
     rows: Buffer,
     tiles: Buffer,
@@ -172,6 +172,11 @@ fn mixed_columns(config: &Config) -> u32 {
     (h.heads * h.head_dim).max(config.delta.map_or(0, |d| d.inner()))
 }
 
+/// Columns of the widest input of a product.
+fn widest(config: &Config) -> u32 {
+    config.dim.max(config.ffn).max(mixed_columns(config))
+}
+
 fn shape(config: &Config) -> Shape {
     let (key_heads, value_heads) = config.delta.map_or((0, 0), |d| (d.key_heads, d.value_heads));
     Shape { key_heads, value_heads, eps: config.eps }
@@ -184,7 +189,7 @@ fn padded(rows: u32) -> u64 {
 impl Forward {
     /// GPU bytes of everything beside weights and cache: activations of `max_rows` rows, inputs, the RoPE table for `max_tokens` positions,
     /// logits and their readback.
-    pub fn bytes(config: &Config, max_rows: u32, max_tokens: u32) -> u64 {
+    pub fn bytes(config: &Config, tier: Tier, max_rows: u32, max_tokens: u32) -> u64 {
         let entry = 4 + 8 + 2 * size_of::<Tile>() + 16 + 4 + size_of::<Segment>();
         let inputs = u64::from(ENTRIES.max(max_rows)) * entry as u64;
         let table = u64::from(max_tokens).max(512).next_power_of_two() * u64::from(config.attention.heads.rotated / 2) * 8;
@@ -192,19 +197,21 @@ impl Forward {
         let row = 3 * config.dim + joined_columns(config) + channels + mixed_columns(config) + 3 * config.ffn;
         let rows = padded(max_rows) * (u64::from(row) + u64::from(config.dim)) * 4;
         // A growing table stands beside the old one of half its size.
-        rows + inputs + table + table / 2 + 2 * u64::from(config.vocab) * 4 + SMALL
+        let linear = Linear::bytes(tier, padded(max_rows), widest(config));
+        rows + linear + inputs + table + table / 2 + 2 * u64::from(config.vocab) * 4 + SMALL
     }
 
     /// Scratch for chunks of up to `max_rows` rows.
     ///
     /// # Errors
     /// Out of memory.
-    pub async fn new(gpu: &Gpu, config: &Config, max_rows: u32) -> Result<Self, ModelError> {
+    pub async fn new(gpu: &Gpu, config: &Config, tier: Tier, max_rows: u32) -> Result<Self, ModelError> {
         let rows = padded(max_rows);
         let matrix = async |label, columns: u32| gpu.buffer(label, rows * u64::from(columns) * 4).await;
         let entries = u64::from(ENTRIES.max(max_rows));
         Ok(Self {
             max_rows,
+            linear: Linear::new(gpu, tier, rows, widest(config)).await?,
             tokens: gpu.buffer("tokens", entries * 4).await?,
             rows: gpu.buffer("rows", entries * 8).await?,
             tiles: gpu.buffer("tiles", entries * 2 * size_of::<Tile>() as u64).await?,
@@ -230,6 +237,11 @@ impl Forward {
     /// Entries that a batch's page table may have.
     pub fn max_pages(&self) -> usize {
         (self.pages.size / 4) as usize
+    }
+
+    /// The precision tier of the products.
+    pub fn tier(&self) -> Tier {
+        self.linear.tier()
     }
 
     /// Rows a chunk may have.
@@ -340,24 +352,24 @@ impl Forward {
         embed(rec, &weights.embedding, self.tokens.all(), at.token_at, x, at.rows);
         let last = weights.layers.len() - 1;
         let mut x = x;
-        let mut rows = at.rows;
+        let mut rows = Rows { count: at.rows, step: at.step };
         for (i, layer) in weights.layers.iter().enumerate() {
-            rms_norm(rec, x, layer.mixer_norm.view(), normed, dim, rows, eps);
+            let input = self.linear.norm(rec, x, layer.mixer_norm.view(), eps, normed, rows, layer.mixer.input());
             let packed = if i == last { outputs } else { Outputs::Same };
-            let finished = self.mix(rec, config, layer, cache, i, normed, x, at, packed);
+            let finished = self.mix(rec, config, layer, cache, i, input, x, at, packed);
             if finished {
                 return;
             }
             if let Outputs::Packed(count) = packed {
-                (x, rows) = (x_out, count);
+                (x, rows.count) = (x_out, count);
             }
-            rms_norm(rec, x, layer.ffn_norm.view(), normed, dim, rows, eps);
             let (gate_up, hidden) = (Mat::new(&self.gate_up, 2 * config.ffn), Mat::new(&self.hidden, config.ffn));
-            linear(rec, &layer.gate_up, normed, gate_up, rows, at.step, Epilogue::default());
-            swiglu(rec, gate_up, hidden, config.ffn, rows);
-            linear(rec, &layer.down, hidden, x, rows, at.step, Epilogue { add: true, bias: None });
+            let input = self.linear.norm(rec, x, layer.ffn_norm.view(), eps, normed, rows, &layer.gate_up);
+            self.linear.product(rec, &layer.gate_up, input, gate_up, Epilogue::default());
+            let input = self.linear.swiglu(rec, gate_up, hidden, rows, &layer.down);
+            self.linear.product(rec, &layer.down, input, x, Epilogue { add: true, bias: None });
         }
-        rms_norm(rec, x, weights.output_norm.view(), Mat::new(&self.last, dim), dim, rows, eps);
+        rms_norm(rec, x, weights.output_norm.view(), Mat::new(&self.last, dim), dim, rows.count, eps);
     }
 
     /// Attention or DeltaNet of a layer, added to the residual. In the last layer only the wanted rows go on (into `x_out`); true when
@@ -370,20 +382,21 @@ impl Forward {
         layer: &Layer,
         cache: &Cache,
         i: usize,
-        normed: Mat<'_>,
+        input: Input<'_>,
         x: Mat<'_>,
         at: At,
         outputs: Outputs,
     ) -> bool {
         let x_out = Mat::new(&self.x_out, config.dim);
         let residual = Epilogue { add: true, bias: None };
+        let rows = Rows { count: at.rows, step: at.step };
         match (&layer.mixer, cache.attention(i), cache.delta(i)) {
             (Mixer::Attention { qkv, bias, norms, out }, Some(kv), _) => {
                 let a = &config.attention;
                 let (projected, mixed) =
                     (Mat::new(&self.projected, a.heads.columns()), Mat::new(&self.mixed, a.heads.heads * a.heads.head_dim));
                 let bias = bias.as_ref().map(|b| b.view());
-                linear(rec, qkv, normed, projected, at.rows, at.step, Epilogue { bias, add: false });
+                self.linear.product(rec, qkv, input, projected, Epilogue { bias, add: false });
                 let norms = norms.as_ref().map(|(q, k)| (q.view(), k.view()));
                 let positions = Positions { rows: self.rows.all(), row_at: at.row_at, turns: self.turns.all() };
                 rope(rec, projected, &a.heads, a.pairs, norms, config.eps, positions, kv, at.rows);
@@ -392,28 +405,31 @@ impl Forward {
                     Outputs::None => return true,
                     Outputs::Same => {
                         attention(rec, projected, &a.heads, a.gated, kv, tiles(at.tile_at, at.tiles, at.work), mixed);
-                        linear(rec, out, mixed, x, at.rows, at.step, residual);
+                        let mixed = self.linear.input(rec, mixed, rows, out);
+                        self.linear.product(rec, out, mixed, x, residual);
                     }
                     Outputs::Packed(count) => {
                         attention(rec, projected, &a.heads, a.gated, kv, tiles(at.out_tile_at, count, at.out_work), mixed);
                         gather(rec, x, self.outputs.all(), 0, x_out, config.dim, count);
-                        linear(rec, out, mixed, x_out, count, at.step, residual);
+                        let mixed = self.linear.input(rec, mixed, Rows { count, ..rows }, out);
+                        self.linear.product(rec, out, mixed, x_out, residual);
                     }
                 }
             }
-            (Mixer::Delta { input, conv, a, dt, norm, out }, _, Some(states)) => {
+            (Mixer::Delta { input: matrix, conv, a, dt, norm, out }, _, Some(states)) => {
                 let shape = shape(config);
                 let projected = Mat::new(&self.projected, shape.columns());
                 let convolved = Mat::new(&self.convolved, shape.channels());
                 let mixed = Mat::new(&self.mixed, shape.value_heads * 128);
-                linear(rec, input, normed, projected, at.rows, at.step, Epilogue::default());
+                self.linear.product(rec, matrix, input, projected, Epilogue::default());
                 let vectors = Vectors { conv: conv.view(), a: a.view(), dt: dt.view(), norm: norm.view() };
                 let segments = Segments { view: self.segments.all(), count: at.segments, longest: at.longest, rows: at.rows };
                 delta(rec, projected, &shape, vectors, states, segments, convolved, mixed);
                 if outputs == Outputs::None {
                     return true;
                 }
-                linear(rec, out, mixed, x, at.rows, at.step, residual);
+                let mixed = self.linear.input(rec, mixed, rows, out);
+                self.linear.product(rec, out, mixed, x, residual);
                 if let Outputs::Packed(count) = outputs {
                     gather(rec, x, self.outputs.all(), 0, x_out, config.dim, count);
                 }
@@ -459,10 +475,4 @@ impl Forward {
     pub fn max_steps() -> u32 {
         ENTRIES.min(PAGE * 8) - 1
     }
-}
-
-/// The product for a chunk: tiled, or matrix-vector for a generation step (whose states no decision ever reads, so that
-/// another order of summation is allowed there).
-fn linear(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, y: Mat<'_>, rows: u32, step: bool, epilogue: Epilogue<'_>) {
-    if step { matvec(rec, w, x, 0, y.view, 0, epilogue) } else { matmul(rec, w, x, y, rows, epilogue) }
 }

@@ -4,6 +4,7 @@ use super::{Class, Config, Limits, ModelError, ModelPlan};
 use crate::engine::ModelInfo;
 use crate::gguf::testing::{Tensor, Writer};
 use crate::gguf::{Array, ByteSource, Gguf, SourceError, TensorType, Value};
+use crate::kernels::linear::Tier;
 use TensorType::{F32, Q4_K, Q5_K, Q6_K, Q8_0};
 
 /// What every adapter has.
@@ -326,7 +327,7 @@ fn the_ladder_plan_respects_the_smallest_limits() {
         let rows: u32 = matrix.parts.iter().map(|p| p.rows).sum();
         assert_eq!(rows, matrix.rows, "{}", matrix.label);
     }
-    let info = ModelInfo::new(&gguf, &config, &plan, 4096, 512);
+    let info = ModelInfo::new(&gguf, &config, &plan, Tier::Exact, 4096, 512);
     let weights = info.memory.weight_bytes();
     assert!(weights as f64 <= 1.05 * tensor_bytes as f64, "{weights} bytes for {tensor_bytes} of tensors");
     // f32 keys and values of 8 layers for 4096 tokens; states and the last three inputs of the convolution of 24 layers.
@@ -336,7 +337,7 @@ fn the_ladder_plan_respects_the_smallest_limits() {
     assert!(info.memory.total() <= entry.gpu_bytes(4096), "{} is promised, {} planned", entry.gpu_bytes(4096), info.memory.total());
     println!("Qwen3.5-4B at 4096 tokens: {:?}, total {}", info.memory, info.memory.total());
     // A budget beyond all reason is a number, not a crash.
-    assert!(ModelInfo::new(&gguf, &config, &plan, u32::MAX, 512).memory.total() > 1 << 40);
+    assert!(ModelInfo::new(&gguf, &config, &plan, Tier::Exact, u32::MAX, 512).memory.total() > 1 << 40);
     let classes: Vec<Class> = info.memory.weights.keys().copied().collect();
     assert_eq!(classes, [Class::Embedding, Class::Mixer, Class::FeedForward, Class::Vectors]);
 }

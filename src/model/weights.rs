@@ -70,6 +70,13 @@ pub enum Mixer {
 }
 
 impl Mixer {
+    /// The matrix that reads the normed residual.
+    pub fn input(&self) -> &Matrix {
+        match self {
+            Self::Attention { qkv: input, .. } | Self::Delta { input, .. } => input,
+        }
+    }
+
     /// Parts of both matrices.
     pub fn part_count(&self) -> usize {
         match self {

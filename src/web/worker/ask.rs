@@ -74,7 +74,7 @@ pub async fn decide(loaded: &mut Loaded, row: &str) -> Result<Decision, Fault> {
         model: loaded.file.clone(),
         serving_config: ServingConfig {
             engine: concat!("semif ", env!("CARGO_PKG_VERSION"), " in a browser").into(),
-            precision: loaded.options.precision.to_string(),
+            precision: loaded.engine.tier().to_string(),
             mode: "direct".into(),
             adapter: adapter.name.clone(),
             backend: adapter.backend.clone(),

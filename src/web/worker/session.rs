@@ -28,7 +28,6 @@ pub struct Session {
 /// A model on the GPU and where it came from.
 pub struct Loaded {
     pub engine: Engine,
-    pub options: LoadOptions,
     pub file: ModelRef,
 }
 
@@ -147,7 +146,7 @@ impl Session {
             gpu_bytes: (info.memory.weight_bytes() + info.memory.scratch) as f64,
             layers: info.layers,
             vocabulary: info.vocab,
-            precision: options.precision.to_string(),
+            precision: engine.tier().to_string(),
             max_tokens: engine.max_tokens(),
             upload_seconds: (warm_up - start) / 1e3,
             warm_up_seconds: (end - warm_up) / 1e3,
@@ -169,7 +168,7 @@ impl Session {
             architecture: info.architecture.clone(),
             name: info.name.clone(),
         };
-        self.loaded = Some(Loaded { engine, options, file });
+        self.loaded = Some(Loaded { engine, file });
         Ok(model)
     }
 }

@@ -1,0 +1,61 @@
+//! What an adapter computes with, beyond plain floats. Facts that drivers and browsers tell, never a timing: the tier that is chosen by
+//! them must be the same on every start, since its bits are.
+
+/// What an adapter computes with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Abilities {
+    /// `dot4I8Packed` is part of the shading language here, in hardware or not.
+    pub packed_dot: bool,
+    /// It is one instruction of the hardware and not many, so that it pays.
+    pub fast_dot: bool,
+    /// Cooperative matrices of 16 x 16 x 16, f16 into f32.
+    pub matrices: bool,
+}
+
+/// With `plain`, without anything that a device has to be asked for.
+pub(super) fn of(instance: &wgpu::Instance, adapter: &wgpu::Adapter, software: bool, plain: bool) -> Abilities {
+    use wgpu::{CooperativeScalarType as Scalar, Features, WgslLanguageFeatures};
+    let packed_dot = instance.wgsl_language_features().contains(WgslLanguageFeatures::Packed4x8IntegerDotProduct);
+    let wanted = Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SHADER_F16;
+    let matrices = !plain
+        && adapter.features().contains(wanted)
+        && adapter.cooperative_matrix_properties().iter().any(|p| {
+            (p.m_size, p.n_size, p.k_size) == (16, 16, 16)
+                && p.ab_type == Scalar::F16
+                && p.cr_type == Scalar::F32
+                && !p.saturating_accumulation
+        });
+    Abilities { packed_dot, fast_dot: packed_dot && !software && fast_dot(adapter), matrices }
+}
+
+/// Vulkan tells whether the product of packed bytes is accelerated. Of the other native interfaces DX12 compiles it to one instruction,
+/// Metal to many.
+#[cfg(not(target_arch = "wasm32"))]
+fn fast_dot(adapter: &wgpu::Adapter) -> bool {
+    #[cfg(any(windows, target_os = "linux", target_os = "android"))]
+    // SAFETY: the handle is only read, and lives as long as the borrow of the adapter.
+    if let Some(vulkan) = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() } {
+        let instance = vulkan.shared_instance().raw_instance();
+        let device = vulkan.raw_physical_device();
+        // SAFETY: the physical device belongs to this instance; an extension that a driver does not know leaves its structure as it was.
+        return unsafe {
+            if instance.get_physical_device_properties(device).api_version < ash::vk::API_VERSION_1_3 {
+                return false;
+            }
+            let mut dot = ash::vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
+            let mut all = ash::vk::PhysicalDeviceProperties2::default().push_next(&mut dot);
+            instance.get_physical_device_properties2(device, &mut all);
+            dot.integer_dot_product4x8_bit_packed_signed_accelerated != 0
+        };
+    }
+    adapter.get_info().backend == wgpu::Backend::Dx12
+}
+
+/// Browsers tell the maker at best. Apple's GPUs have no such instruction, all others of the last years do.
+#[cfg(target_arch = "wasm32")]
+fn fast_dot(_: &wgpu::Adapter) -> bool {
+    let text = |object: &wasm_bindgen::JsValue, key: &str| js_sys::Reflect::get(object, &key.into()).ok().and_then(|v| v.as_string());
+    let navigator = js_sys::Reflect::get(&js_sys::global(), &"navigator".into()).unwrap_or_default();
+    let platform = text(&navigator, "platform").unwrap_or_default();
+    !["Mac", "iPhone", "iPad", "iPod"].iter().any(|apple| platform.starts_with(apple))
+}
