@@ -57,13 +57,15 @@ pub(super) const SUBMIT_SECONDS: f64 = 0.04;
 const READBACK_SECONDS: f64 = 0.03;
 
 impl Engine {
-    /// Compiles the kernels by running them. On a GPU both tile sizes, and once more for a fair measurement of its speed; a software
-    /// adapter would spend seconds on that and compiles the larger tile when a prompt needs it.
+    /// Compiles the kernels by running them: both tile sizes, and once more for a fair measurement of the GPU's speed. A software
+    /// adapter would spend seconds to minutes on that and compiles each kernel when a prompt needs it.
     pub(super) async fn warm_up(&mut self) -> Result<(), EngineError> {
+        if self.gpu.info().software {
+            return Ok(());
+        }
         let ask = Ask { labels: vec![0], stats: true, ..Ask::default() };
         let longest = (self.max_tokens as usize).min(64);
-        let prompts: &[usize] = if self.gpu.info().software { &[2] } else { &[2, longest, longest] };
-        for &n in prompts {
+        for n in [2, longest, longest] {
             self.logits(&vec![0; n.min(longest)], &ask).await?;
         }
         if longest > 2 {

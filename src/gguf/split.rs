@@ -207,9 +207,15 @@ mod tests {
         let name = SplitName::parse("m-Q4_K_M-00002-of-00012.gguf").unwrap();
         assert_eq!(name, SplitName { stem: "m-Q4_K_M", part: 2, count: 12 });
         assert_eq!(name.name_of(11), "m-Q4_K_M-00011-of-00012.gguf");
-        for other in
-            ["m.gguf", "m-00000-of-00002.gguf", "m-00003-of-00002.gguf", "m-1-of-2.gguf", "m-0000+-of-00002.gguf", "m-00001-of-00002"]
-        {
+        for other in [
+            "m.gguf",
+            "m-00000-of-00002.gguf",
+            "m-00003-of-00002.gguf",
+            "m-1-of-2.gguf",
+            "m-0000+-of-00002.gguf",
+            "m-00001-of-00002",
+            "-of-.gguf",
+        ] {
             assert_eq!(SplitName::parse(other), None, "{other}");
         }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::gguf::{ByteSource, SourceError};
+use crate::gguf::{ByteSource, SourceError, SplitName};
 
 /// A file that cannot be opened, in words.
 #[derive(Debug, thiserror::Error)]
@@ -199,28 +199,18 @@ fn ggufs_inside(folder: &Path) -> String {
 
 /// All parts of a split model, or the path itself.
 pub(crate) fn part_paths(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
-    let Some((stem, _, count)) = path.file_name().and_then(|name| name.to_str()).and_then(split_name) else {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()).and_then(SplitName::parse) else {
         return Ok(vec![path.to_owned()]);
     };
-    let part = |number: u32| path.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"));
     let mut paths = Vec::new();
-    for number in 1..=count {
-        let path = part(number);
+    for number in 1..=name.count {
+        let path = path.with_file_name(name.name_of(number));
         if !path.exists() {
-            return Err(OpenError::MissingPart { path, number, count });
+            return Err(OpenError::MissingPart { path, number, count: name.count });
         }
         paths.push(path);
     }
     Ok(paths)
-}
-
-/// `NAME-00002-of-00003.gguf` as (`NAME`, 2, 3).
-fn split_name(name: &str) -> Option<(&str, u32, u32)> {
-    let number = |text: &str| (text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok())?;
-    let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
-    let (stem, this) = rest.rsplit_once('-')?;
-    let (this, count) = (number(this)?, number(count)?);
-    (1..=count).contains(&this).then_some((stem, this, count))
 }
 
 #[cfg(unix)]
@@ -292,9 +282,6 @@ mod tests {
         std::fs::remove_file(part(3)).unwrap();
         let message = refusal(&part(1));
         assert!(message.contains("m-00003-of-00003.gguf: part 3 of 3"), "{message}");
-        for other in ["m-1-of-3.gguf", "m-00004-of-00003.gguf", "m-00000-of-00003.gguf", "m.gguf", "-of-.gguf"] {
-            assert_eq!(split_name(other), None, "{other}");
-        }
     }
 
     #[test]
