@@ -13,6 +13,8 @@ pub struct GpuOptions {
     pub adapter: Option<String>,
     /// Ask for the WebGPU default limits and no features, whatever the adapter offers (for tests of the lowest common ground).
     pub default_limits: bool,
+    /// Allow f16 in shaders where the adapter has it, even without cooperative matrices (for tests of the tensor tier's decoding).
+    pub half: bool,
     /// Use at most so many bytes of GPU memory, however much there is.
     pub memory: Option<u64>,
     /// Allow no storage binding larger than this many bytes, so that tests see what a small adapter would.
@@ -177,13 +179,30 @@ impl Gpu {
             }
         };
         let summary = summary(adapter);
-        let features = if options.default_limits { wgpu::Features::empty() } else { adapter.features() & wgpu::Features::TIMESTAMP_QUERY };
+        let software = summary.kind == "cpu" || summary.name.to_lowercase().contains("swiftshader");
+        let mut abilities = probe::of(&instance, adapter, software, options.default_limits);
+        let mut features = wgpu::Features::empty();
+        if !options.default_limits {
+            features |= adapter.features() & wgpu::Features::TIMESTAMP_QUERY;
+            if abilities.matrices || options.half {
+                features |= adapter.features() & wgpu::Features::SHADER_F16;
+            }
+            if abilities.matrices {
+                features |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+            }
+        }
+        abilities.half = features.contains(wgpu::Features::SHADER_F16);
         let limits = if options.default_limits { wgpu::Limits::default() } else { adapter.limits() };
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor {
                 label: Some("semif"),
                 required_features: features,
                 required_limits: limits.clone(),
+                experimental_features: match abilities.matrices {
+                    // SAFETY: only the kernels of the tensor tier use what is experimental, and only after their self-test on this device.
+                    true => unsafe { wgpu::ExperimentalFeatures::enabled() },
+                    false => wgpu::ExperimentalFeatures::disabled(),
+                },
                 ..Default::default()
             })
             .await
@@ -206,9 +225,8 @@ impl Gpu {
                 *slot.lock().unwrap_or_else(|e| e.into_inner()) = Some(GpuError::Lost(message));
             }
         });
-        let software = summary.kind == "cpu" || summary.name.to_lowercase().contains("swiftshader");
         let info = GpuInfo {
-            abilities: probe::of(&instance, adapter, software, options.default_limits),
+            abilities,
             max_binding: limits.max_storage_buffer_binding_size.min(options.max_binding.unwrap_or(u64::MAX)),
             max_buffer: limits.max_buffer_size.min(options.max_buffer.unwrap_or(u64::MAX)),
             software,

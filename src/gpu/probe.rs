@@ -8,7 +8,9 @@ pub struct Abilities {
     pub packed_dot: bool,
     /// It is one instruction of the hardware and not many, so that it pays.
     pub fast_dot: bool,
-    /// Cooperative matrices of 16 x 16 x 16, f16 into f32.
+    /// f16 in shaders was asked for and granted.
+    pub half: bool,
+    /// Cooperative matrices of 16 x 16 x 16, f16 into f32, of subgroups that are always 32 wide.
     pub matrices: bool,
 }
 
@@ -17,7 +19,9 @@ pub(super) fn of(instance: &wgpu::Instance, adapter: &wgpu::Adapter, software: b
     use wgpu::{CooperativeScalarType as Scalar, Features, WgslLanguageFeatures};
     let packed_dot = instance.wgsl_language_features().contains(WgslLanguageFeatures::Packed4x8IntegerDotProduct);
     let wanted = Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SHADER_F16;
+    let info = adapter.get_info();
     let matrices = !plain
+        && (info.subgroup_min_size, info.subgroup_max_size) == (32, 32)
         && adapter.features().contains(wanted)
         && adapter.cooperative_matrix_properties().iter().any(|p| {
             (p.m_size, p.n_size, p.k_size) == (16, 16, 16)
@@ -25,7 +29,7 @@ pub(super) fn of(instance: &wgpu::Instance, adapter: &wgpu::Adapter, software: b
                 && p.cr_type == Scalar::F32
                 && !p.saturating_accumulation
         });
-    Abilities { packed_dot, fast_dot: packed_dot && !software && fast_dot(adapter), matrices }
+    Abilities { packed_dot, fast_dot: packed_dot && !software && fast_dot(adapter), half: false, matrices }
 }
 
 /// Vulkan tells whether the product of packed bytes is accelerated. Of the other native interfaces DX12 compiles it to one instruction,

@@ -5,9 +5,11 @@ pub mod copy_pages;
 pub mod delta;
 pub mod embed;
 pub mod gather;
+pub mod half;
 pub mod head;
 pub mod linear;
 pub mod matmul;
+pub mod matmul_tensor;
 pub mod rms_norm;
 pub mod rope;
 pub mod selftest;
@@ -31,12 +33,19 @@ fn shader(name: &str) -> Option<&'static str> {
         "delta_scan.wgsl" => include_str!("../../shaders/delta_scan.wgsl"),
         "embed.wgsl" => include_str!("../../shaders/embed.wgsl"),
         "gather.wgsl" => include_str!("../../shaders/gather.wgsl"),
+        "half.wgsl" => include_str!("../../shaders/half.wgsl"),
         "head_slots.wgsl" => include_str!("../../shaders/head_slots.wgsl"),
         "matmul.wgsl" => include_str!("../../shaders/matmul.wgsl"),
+        "matmul_tensor.wgsl" => include_str!("../../shaders/matmul_tensor.wgsl"),
+        "matmul_tensor_load.wgsl" => include_str!("../../shaders/matmul_tensor_load.wgsl"),
         "matvec.wgsl" => include_str!("../../shaders/matvec.wgsl"),
         "rms_norm.wgsl" => include_str!("../../shaders/rms_norm.wgsl"),
         "rope.wgsl" => include_str!("../../shaders/rope.wgsl"),
         "swiglu.wgsl" => include_str!("../../shaders/swiglu.wgsl"),
+        "tensor_reduce.wgsl" => include_str!("../../shaders/tensor_reduce.wgsl"),
+        "tensor_values.wgsl" => include_str!("../../shaders/tensor_values.wgsl"),
+        "tensor_weight.wgsl" => include_str!("../../shaders/tensor_weight.wgsl"),
+        "to_half.wgsl" => include_str!("../../shaders/to_half.wgsl"),
         "vocab_stats.wgsl" => include_str!("../../shaders/vocab_stats.wgsl"),
         "weight.wgsl" => include_str!("../../shaders/weight.wgsl"),
         _ => return None,
@@ -113,41 +122,79 @@ pub fn all_variants() -> Vec<Variant> {
     all
 }
 
+/// Every variant of the tensor tier: they need f16 and cooperative matrices.
+pub fn tensor_variants() -> Vec<Variant> {
+    let mut all = matmul_tensor::variants();
+    all.push(half::variant());
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use naga::valid::Capabilities;
+
+    /// Valid WGSL with these capabilities, and so many bytes of workgroup memory at most.
+    fn validate(variant: &Variant, capabilities: Capabilities, workgroup_memory: u32) {
+        let text = variant.wgsl();
+        let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{}: {}", variant.label, e.emit_to_string(&text)));
+        // pack2x16float and its inverse are part of WebGPU.
+        let capabilities = capabilities | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+        let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
+        validator.validate(&module).unwrap_or_else(|e| panic!("{}: {e:?}", variant.label));
+        let storage = module.global_variables.iter().filter(|(_, g)| matches!(g.space, naga::AddressSpace::Storage { .. })).count();
+        assert_eq!(storage, variant.access.len(), "{}", variant.label);
+        assert!(storage <= 8, "{}: {storage} storage bindings", variant.label);
+        let mut layouter = naga::proc::Layouter::default();
+        layouter.update(module.to_ctx()).unwrap();
+        let shared: u32 = module
+            .global_variables
+            .iter()
+            .filter(|(_, g)| g.space == naga::AddressSpace::WorkGroup)
+            .map(|(_, g)| layouter[g.ty].size)
+            .sum();
+        assert!(shared <= workgroup_memory, "{}: {shared} bytes of workgroup memory", variant.label);
+        let size = module.entry_points[0].workgroup_size;
+        assert!(size.iter().product::<u32>() <= 256, "{}", variant.label);
+        for (_, g) in module.global_variables.iter().filter(|(_, g)| g.space == naga::AddressSpace::Uniform) {
+            assert!(layouter[g.ty].size <= 64, "{}: parameters larger than their slot", variant.label);
+        }
+    }
 
     /// Every variant is valid WGSL, fits the WebGPU default limits and needs no feature.
     #[test]
     fn naga_validates_every_variant() {
         for variant in all_variants() {
-            let text = variant.wgsl();
-            let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{}: {}", variant.label, e.emit_to_string(&text)));
-            let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::empty());
-            validator.validate(&module).unwrap_or_else(|e| panic!("{}: {e:?}", variant.label));
-            let storage = module.global_variables.iter().filter(|(_, g)| matches!(g.space, naga::AddressSpace::Storage { .. })).count();
-            assert_eq!(storage, variant.access.len(), "{}", variant.label);
-            assert!(storage <= 8, "{}: {storage} storage bindings", variant.label);
+            validate(&variant, Capabilities::empty(), 16384);
+        }
+    }
+
+    /// Those of the tensor tier need f16 and matrices, and no subgroup operation (a driver crashes on both in one module).
+    #[test]
+    fn naga_validates_every_tensor_variant() {
+        let capabilities = Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX;
+        for variant in tensor_variants() {
+            validate(&variant, capabilities, 49152);
+        }
+        for ty in weight::TYPES {
+            validate(&matmul_tensor::values_variant(ty), Capabilities::SHADER_FLOAT16, 0);
+        }
+        for tile in matmul_tensor::TILES {
+            let text = matmul_tensor::variant(crate::gguf::TensorType::Q8_0, tile, true).wgsl();
+            let module = naga::front::wgsl::parse_str(&text).unwrap();
             let mut layouter = naga::proc::Layouter::default();
             layouter.update(module.to_ctx()).unwrap();
-            let shared: u32 = module
-                .global_variables
-                .iter()
-                .filter(|(_, g)| g.space == naga::AddressSpace::WorkGroup)
-                .map(|(_, g)| layouter[g.ty].size)
-                .sum();
-            assert!(shared <= 16384, "{}: {shared} bytes of workgroup memory", variant.label);
-            let size = module.entry_points[0].workgroup_size;
-            assert!(size.iter().product::<u32>() <= 256, "{}", variant.label);
-            for (_, g) in module.global_variables.iter().filter(|(_, g)| g.space == naga::AddressSpace::Uniform) {
-                assert!(layouter[g.ty].size <= 64, "{}: parameters larger than their slot", variant.label);
-            }
+            let sizes = module.global_variables.iter().filter(|(_, g)| g.space == naga::AddressSpace::WorkGroup);
+            let sizes: Vec<u32> = sizes.map(|(_, g)| layouter[g.ty].size).collect();
+            assert_eq!(sizes.iter().sum::<u32>(), tile.shared_bytes());
+            assert!(sizes.iter().all(|s| s.is_multiple_of(16)), "a driver places arrays of 8-byte elements by their sizes: {sizes:?}");
         }
     }
 
     #[test]
     fn labels_are_unique() {
-        let mut labels: Vec<_> = all_variants().into_iter().map(|v| v.label).collect();
+        let mut labels: Vec<_> = all_variants().into_iter().chain(tensor_variants()).map(|v| v.label).collect();
         labels.sort();
         let n = labels.len();
         labels.dedup();

@@ -13,6 +13,17 @@ pub fn recorder() -> Recorder {
     block_on(Recorder::new(&gpu)).unwrap()
 }
 
+/// A recorder on a device with the cooperative matrices of the tensor tier, if the adapter has them. Software adapters do not; where it
+/// ran stands in docs/testing.md.
+pub fn matrix_recorder() -> Option<Recorder> {
+    let gpu = block_on(Gpu::open(&GpuOptions::default())).expect("a GPU or a software adapter");
+    if !gpu.info().abilities.matrices {
+        println!("SKIPPED: {} has no cooperative matrices of 16 x 16 x 16", gpu.info().adapter.name);
+        return None;
+    }
+    Some(block_on(Recorder::new(&gpu)).unwrap())
+}
+
 /// A small generator with a fixed sequence for each seed.
 pub struct Random(u64);
 
