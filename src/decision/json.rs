@@ -142,6 +142,11 @@ impl From<&str> for Json {
 
 /// Appends a JSON string: short escapes, `\u00xx` for the other control characters, everything else raw.
 pub fn write_python_string(text: &str, out: &mut String) {
+    write_string(text, false, out);
+}
+
+/// The same; with `ascii` everything beyond ASCII (and DEL) is written as UTF-16 escapes, as Python's `ensure_ascii` does.
+pub fn write_string(text: &str, ascii: bool, out: &mut String) {
     out.push('"');
     for c in text.chars() {
         match c {
@@ -152,8 +157,10 @@ pub fn write_python_string(text: &str, out: &mut String) {
             '\t' => out.push_str("\\t"),
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
-            c if c < ' ' => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
+            c if c < ' ' || (ascii && c > '~') => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
             }
             c => out.push(c),
         }

@@ -5,6 +5,8 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 use web_time::{SystemTime, UNIX_EPOCH};
 
+use crate::decision::json::{write_python_float, write_string};
+
 /// Nesting of values that are written out.
 const MAX_DEPTH: usize = 64;
 
@@ -126,7 +128,7 @@ impl Layout {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number if value.is_integer() => out.push_str(&value.to_string()),
-            ValueKind::Number => out.push_str(&float(f64::try_from(value.clone())?)),
+            ValueKind::Number => float(f64::try_from(value.clone())?, out),
             ValueKind::String => self.text(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable => {
                 let mut empty = true;
@@ -182,48 +184,18 @@ impl Layout {
     }
 
     fn text(&self, text: &str, out: &mut String) {
-        out.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => out.push_str("\\\""),
-                '\\' => out.push_str("\\\\"),
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                '\x08' => out.push_str("\\b"),
-                '\x0c' => out.push_str("\\f"),
-                c if c < ' ' || (self.ascii && c > '~') => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
-                        out.push_str(&format!("\\u{unit:04x}"));
-                    }
-                }
-                c => out.push(c),
-            }
-        }
-        out.push('"');
+        write_string(text, self.ascii, out);
     }
 }
 
 /// Python's `repr` of a float.
-fn float(value: f64) -> String {
-    if !value.is_finite() {
-        return if value.is_nan() {
-            "NaN"
-        } else if value > 0.0 {
-            "Infinity"
-        } else {
-            "-Infinity"
-        }
-        .into();
-    }
-    let scientific = format!("{value:e}");
-    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    if value == 0.0 || (-4..16).contains(&exponent) {
-        format!("{value:?}")
+fn float(value: f64, out: &mut String) {
+    if value.is_nan() {
+        out.push_str("NaN");
+    } else if value.is_infinite() {
+        out.push_str(if value > 0.0 { "Infinity" } else { "-Infinity" });
     } else {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        format!("{digits}e{sign}{:02}", exponent.abs())
+        write_python_float(value, out);
     }
 }
 
