@@ -1,5 +1,6 @@
 // y[m, n] (+)= sum over k of x[m, k] * w[n, k] (+ bias[n]): one f32 accumulator an output, k strictly ascending, explicit fma,
-// so that an output's bits depend neither on the tile nor on how many rows are in flight.
+// so that an output's bits depend neither on the tile nor on how many rows are in flight; the split of k (grid z) is a function of the
+// weight's shape.
 // Tile {{BM}} x 64, 128 threads, each {{RM}} x 4 outputs; 16 values of k a stage.
 //#include weight.wgsl
 
@@ -11,10 +12,12 @@ struct Params {
   y_at: u32,     // first column of this part in y
   n_groups: u32, // row groups of 32 in this part
   bias_at: u32,  // first bias of this part
+  rows: u32,     // rows of x
+  span: u32,     // blocks of one split of k
 }
 
 @group(0) @binding({{PLANES}}) var<storage, read> x: array<vec4<f32>>;        // [rows padded to {{BM}}, k]
-@group(0) @binding({{PLANES+1}}) var<storage, read_write> y: array<f32>;      // [rows padded to {{BM}}, ldy]
+@group(0) @binding({{PLANES+1}}) var<storage, read_write> y: array<f32>;      // [rows, ldy]; of a split: [split][rows][n]
 //#if BIAS
 @group(0) @binding({{PLANES+2}}) var<storage, read> bias: array<f32>;         // [n]
 @group(0) @binding({{PLANES+3}}) var<uniform> p: Params;
@@ -35,8 +38,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#for i in 0..RM
   var c{{i}} = vec4<f32>(0.0);
 //#end
-  let stages = p.blocks * 2u;
-  for (var s = 0u; s < stages; s++) {
+  let stop = min((group.z + 1u) * p.span, p.blocks) * 2u;
+  for (var s = group.z * p.span * 2u; s < stop; s++) {
 //#for i in 0..BM/32
     let xv{{i}} = x[(m0 + {{i*32}}u + (t >> 2u)) * p.ldx + s * 4u + (t & 3u)];
 //#end
@@ -77,22 +80,29 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#for j in 0..RM/4
 //#for i in 0..4
   {
-    let at = (m0 + {{j*32+i}}u + ty * 4u) * p.ldy + p.y_at;
+    let m = m0 + {{j*32+i}}u + ty * 4u;
+    if (m < p.rows) {
+//#if PARTS
+      let at = (group.z * p.rows + m) * p.n;
+//#else
+      let at = m * p.ldy + p.y_at;
+//#end
 //#for e in 0..4
-    {
-      let n = n0 + tx * 4u + {{e}}u;
-      if (n < p.n) {
-        var v = c{{j*4+i}}[{{e}}];
+      {
+        let n = n0 + tx * 4u + {{e}}u;
+        if (n < p.n) {
+          var v = c{{j*4+i}}[{{e}}];
 //#if BIAS
-        v += bias[p.bias_at + n];
+          v += bias[p.bias_at + n];
 //#end
 //#if ADD
-        v += y[at + n];
+          v += y[at + n];
 //#end
-        y[at + n] = v;
+          y[at + n] = v;
+        }
       }
-    }
 //#end
+    }
   }
 //#end
 //#end

@@ -1,16 +1,23 @@
 // y[row, :] = x[row, :] / sqrt(mean(x[row, :]^2) + eps) * w. One workgroup a row; the sum is taken in one fixed order.
+// The result goes out as f32, as 8-bit blocks, or as both.
 
 struct Params {
   n: u32,    // columns / 4
   ldx: u32,  // row stride of x in vec4
   ldy: u32,  // row stride of y in vec4
   eps: f32,
+  mp: u32,   // rows that the 8-bit buffers hold
 }
 
 @group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read> w: array<vec4<f32>>;
+//#if FLOATS
 @group(0) @binding(2) var<storage, read_write> y: array<vec4<f32>>;
-@group(0) @binding(3) var<uniform> p: Params;
+//#end
+@group(0) @binding({{2+FLOATS+2*Q8}}) var<uniform> p: Params;
+//#if Q8
+//#include q8.wgsl
+//#end
 
 var<workgroup> part: array<f32, 128>;
 
@@ -34,7 +41,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   workgroupBarrier();
 //#end
   let scale = 1.0 / sqrt(part[0] / f32(p.n * 4u) + p.eps);
+//#if Q8
+  for (var first = 0u; first < p.n; first += 128u) {
+    let i = first + t;
+    let inside = i < p.n;
+    var v = vec4<f32>(0.0);
+    if (inside) {
+      v = x[at + i] * scale * w[i];
+//#if FLOATS
+      y[group.x * p.ldy + i] = v;
+//#end
+    }
+    store_q8(t, group.x, i, v, inside);
+  }
+//#else
   for (var i = t; i < p.n; i += 128u) {
     y[group.x * p.ldy + i] = x[at + i] * scale * w[i];
   }
+//#end
 }

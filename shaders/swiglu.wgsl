@@ -1,20 +1,34 @@
-// y[row, i] = silu(g[row, i]) * g[row, n + i]; gate and up stand side by side in g.
+// y[row, i] = silu(g[row, i]) * g[row, n + i]; gate and up stand side by side in g. The result goes out as f32, as 8-bit blocks, or as both.
 
 struct Params {
   n: u32,    // feed-forward size / 4
   ldg: u32,  // row stride of g in vec4
   ldy: u32,  // row stride of y in vec4
+  mp: u32,   // rows that the 8-bit buffers hold
 }
 
 @group(0) @binding(0) var<storage, read> g: array<vec4<f32>>;
+//#if FLOATS
 @group(0) @binding(1) var<storage, read_write> y: array<vec4<f32>>;
-@group(0) @binding(2) var<uniform> p: Params;
+//#end
+@group(0) @binding({{1+FLOATS+2*Q8}}) var<uniform> p: Params;
+//#if Q8
+//#include q8.wgsl
+//#end
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
   let i = group.y * 128u + t;
-  if (i < p.n) {
+  let inside = i < p.n;
+  var v = vec4<f32>(0.0);
+  if (inside) {
     let a = g[group.x * p.ldg + i];
-    y[group.x * p.ldy + i] = a / (vec4<f32>(1.0) + exp(-a)) * g[group.x * p.ldg + p.n + i];
+    v = a / (vec4<f32>(1.0) + exp(-a)) * g[group.x * p.ldg + p.n + i];
+//#if FLOATS
+    y[group.x * p.ldy + i] = v;
+//#end
   }
+//#if Q8
+  store_q8(t, group.x, i, v, inside);
+//#end
 }

@@ -1,7 +1,11 @@
 // Weight planes of one matrix part and how four consecutive values of a row are read from them (layout: src/quant).
 // Rows stand in groups of 32. g = row / 32, r = row % 32, kb = block of 32 values along the row.
 
+//#if WIDE
+@group(0) @binding(0) var<storage, read> wq: array<vec4<u32>>;  // quants, 16-byte units
+//#else
 @group(0) @binding(0) var<storage, read> wq: array<u32>;  // quants, 16-byte units
+//#end
 //#if HIGH
 @group(0) @binding({{B_HIGH}}) var<storage, read> wh: array<u32>;  // high bits
 //#end
@@ -33,6 +37,8 @@ fn unsigned_bytes(w: u32) -> vec4<f32> {
   return vec4<f32>(vec4<u32>(w & 255u, (w >> 8u) & 255u, (w >> 16u) & 255u, w >> 24u));
 }
 
+//#if WIDE
+//#else
 // The values at columns k..k+3 (k a multiple of 4) of a row; `blocks` = columns / 32.
 fn weight4(row: u32, k: u32, blocks: u32) -> vec4<f32> {
   let g = row >> 5u;
@@ -94,3 +100,4 @@ fn weight4(row: u32, k: u32, blocks: u32) -> vec4<f32> {
 //#end
 //#end
 }
+//#end

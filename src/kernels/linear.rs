@@ -1,12 +1,14 @@
 //! The products of a model in one precision tier. A forward pass names inputs and matrices; which kernels run, and in which form an input
 //! is handed over, is decided here, so that a tier adds kernels without touching a pass.
 
-use super::Mat;
-use super::matmul::{Epilogue, matmul, matvec};
-use super::rms_norm::rms_norm;
-use super::swiglu::swiglu;
+use super::matmul::{Epilogue, matmul_part, matvec};
+use super::matmul_q8::{matmul_q8, padded, takes};
+use super::quantise::{Form, Quants, Target, quantise};
+use super::rms_norm::rms_norm_to;
+use super::swiglu::swiglu_to;
 use super::weight::Matrix;
-use crate::gpu::{Gpu, GpuError, GpuInfo, Recorder, View};
+use super::{Mat, split};
+use crate::gpu::{Buffer, Gpu, GpuError, GpuInfo, Recorder, View};
 
 /// Arithmetic of the products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,10 +29,12 @@ impl Tier {
     ///
     /// # Errors
     /// Why not, as half a sentence.
-    pub fn check(self, _gpu: &GpuInfo) -> Result<(), String> {
+    pub fn check(self, gpu: &GpuInfo) -> Result<(), String> {
         match self {
             Tier::Exact => Ok(()),
-            _ => Err("this version computes in exact precision only".into()),
+            Tier::Fast if gpu.abilities.packed_dot => Ok(()),
+            Tier::Fast => Err("this browser's shading language has no packed integer dot product".into()),
+            Tier::Tensor => Err("this version has no tensor kernels".into()),
         }
     }
 
@@ -70,7 +74,7 @@ pub struct Rows {
     pub step: bool,
 }
 
-/// The input of one or more products, until the next input is made.
+/// The input of one or more products, in the forms that their weights read, until the next input is made.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
     x: Mat<'a>,
@@ -81,20 +85,44 @@ pub struct Input<'a> {
 #[derive(Debug)]
 pub struct Linear {
     tier: Tier,
+    /// The current input in 8-bit blocks.
+    q8: Option<Quants>,
+    /// Pieces of products whose k is cut.
+    pieces: Buffer,
+}
+
+/// What the products of a model may be asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Rows of a chunk, padded to [`super::matmul::ROW_PADDING`].
+    pub rows: u32,
+    /// Columns of the widest input.
+    pub widest: u32,
+    /// Rows of the tallest matrix.
+    pub tallest: u32,
 }
 
 impl Linear {
-    /// For chunks of up to `max_rows` rows (padded to [`super::matmul::ROW_PADDING`]) and inputs of up to `widest` columns.
+    /// The products of a model in a tier.
     ///
     /// # Errors
     /// Out of memory.
-    pub async fn new(_gpu: &Gpu, tier: Tier, _max_rows: u64, _widest: u32) -> Result<Self, GpuError> {
-        Ok(Self { tier })
+    pub async fn new(gpu: &Gpu, tier: Tier, sizes: Sizes) -> Result<Self, GpuError> {
+        let q8 = match tier {
+            Tier::Fast => Some(Quants::new(gpu, padded(sizes.rows), sizes.widest).await?),
+            _ => None,
+        };
+        let pieces = gpu.buffer("pieces of products", split::scratch(sizes.tallest, u64::from(sizes.rows)) * 4).await?;
+        Ok(Self { tier, q8, pieces })
     }
 
     /// GPU bytes of [`Linear::new`].
-    pub fn bytes(_tier: Tier, _max_rows: u64, _widest: u32) -> u64 {
-        0
+    pub fn bytes(tier: Tier, sizes: Sizes) -> u64 {
+        let q8 = match tier {
+            Tier::Fast => Quants::bytes(u64::from(padded(sizes.rows)), sizes.widest),
+            _ => 0,
+        };
+        q8 + split::scratch(sizes.tallest, u64::from(sizes.rows)) * 4
     }
 
     /// The tier.
@@ -102,30 +130,48 @@ impl Linear {
         self.tier
     }
 
+    /// Where a kernel puts an input of products with `w`: `y`, 8-bit blocks, or both where the matrix mixes float and integer weights.
+    fn target<'a>(&'a self, y: Mat<'a>, rows: Rows, w: &Matrix) -> Target<'a> {
+        match &self.q8 {
+            Some(q8) if !rows.step && w.parts.iter().any(|p| takes(p.ty)) => Target::q8(q8, y, w.parts.iter().any(|p| !takes(p.ty))),
+            _ => Target::floats(y),
+        }
+    }
+
     /// RMSNorm of `x` as the input of products with `w`; `y` is scratch of the same shape.
     #[allow(clippy::too_many_arguments)]
     pub fn norm<'a>(&self, rec: &mut Recorder, x: Mat<'_>, weight: View<'_>, eps: f32, y: Mat<'a>, rows: Rows, w: &Matrix) -> Input<'a> {
-        rms_norm(rec, x, weight, y, w.cols, rows.count, eps);
+        rms_norm_to(rec, x, weight, self.target(y, rows, w), w.cols, rows.count, eps);
         Input { x: y, rows }
     }
 
     /// silu(gate) * up as the input of products with `w`; `y` is scratch of `w.cols` columns.
     pub fn swiglu<'a>(&self, rec: &mut Recorder, gate_up: Mat<'_>, y: Mat<'a>, rows: Rows, w: &Matrix) -> Input<'a> {
-        swiglu(rec, gate_up, y, w.cols, rows.count);
+        swiglu_to(rec, gate_up, self.target(y, rows, w), w.cols, rows.count);
         Input { x: y, rows }
     }
 
     /// What stands in `x` as the input of products with `w`.
-    pub fn input<'a>(&self, _rec: &mut Recorder, x: Mat<'a>, rows: Rows, _w: &Matrix) -> Input<'a> {
+    pub fn input<'a>(&self, rec: &mut Recorder, x: Mat<'a>, rows: Rows, w: &Matrix) -> Input<'a> {
+        if let Some(q8) = &self.q8
+            && self.target(x, rows, w).form() != Form::Floats
+        {
+            quantise(rec, x, q8, w.cols, rows.count);
+        }
         Input { x, rows }
     }
 
-    /// `y (+)= x w^T (+ bias)` for each row of an input that was made for `w`. y is padded as [`matmul()`] wants it.
+    /// `y (+)= x w^T (+ bias)` for each row of an input that was made for `w`.
     pub fn product(&self, rec: &mut Recorder, w: &Matrix, input: Input<'_>, y: Mat<'_>, epilogue: Epilogue<'_>) {
-        if input.rows.step {
-            matvec(rec, w, input.x, 0, y.view, 0, epilogue);
-        } else {
-            matmul(rec, w, input.x, y, input.rows.count, epilogue);
+        let Input { x, rows } = input;
+        if rows.step {
+            return matvec(rec, w, x, 0, y.view, 0, epilogue);
+        }
+        for part in &w.parts {
+            match &self.q8 {
+                Some(q8) if takes(part.ty) => matmul_q8(rec, part, w.blocks(), q8, y, rows.count, epilogue, self.pieces.all()),
+                _ => matmul_part(rec, part, w.blocks(), x, y, rows.count, epilogue, self.pieces.all()),
+            }
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Matrix products with quantised weights: a register-tiled form for many rows and a matrix-vector form for one.
 
-use super::weight::{Matrix, access, defs};
+use super::split::{add_parts, split};
+use super::weight::{Matrix, Part, access, defs};
 use super::{Mat, Variant};
 use crate::gguf::TensorType;
+use crate::gpu::template::Defs;
 use crate::gpu::{Access, Recorder, View};
 use bytemuck::{Pod, Zeroable};
 
@@ -22,6 +24,8 @@ struct Params {
     y_at: u32,
     n_groups: u32,
     bias_at: u32,
+    rows: u32,
+    span: u32,
 }
 
 #[repr(C)]
@@ -35,18 +39,73 @@ struct VecParams {
     bias_at: u32,
 }
 
-fn with_epilogue(ty: TensorType, bias: bool) -> Vec<Access> {
+pub(super) fn with_epilogue(ty: TensorType, bias: bool) -> Vec<Access> {
     let rest = [Access::Read, Access::Write, Access::Read];
     access(ty, if bias { &rest } else { &rest[..2] })
 }
 
+/// What a tiled product does with its sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    /// Stores the pieces of a split of k.
+    Parts,
+    /// Stores the outputs.
+    Outputs {
+        /// With a bias.
+        bias: bool,
+        /// Onto what stands there.
+        add: bool,
+    },
+}
+
+/// All there are.
+pub const STORES: [Store; 5] = [
+    Store::Parts,
+    Store::Outputs { bias: false, add: false },
+    Store::Outputs { bias: true, add: false },
+    Store::Outputs { bias: false, add: true },
+    Store::Outputs { bias: true, add: true },
+];
+
+impl Store {
+    /// For a product in `pieces`, whose epilogue comes when they are added up, or in one.
+    pub fn new(pieces: u32, epilogue: &Epilogue<'_>) -> Self {
+        match pieces {
+            1 => Store::Outputs { bias: epilogue.bias.is_some(), add: epilogue.add },
+            _ => Store::Parts,
+        }
+    }
+
+    /// The end of a variant's label.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Store::Parts => "_parts",
+            Store::Outputs { bias: false, add: false } => "",
+            Store::Outputs { bias: true, add: false } => "_bias",
+            Store::Outputs { bias: false, add: true } => "_add",
+            Store::Outputs { bias: true, add: true } => "_bias_add",
+        }
+    }
+
+    /// A bias is bound.
+    pub fn bias(self) -> bool {
+        matches!(self, Store::Outputs { bias: true, .. })
+    }
+
+    /// Template definitions.
+    pub fn define(self, defs: Defs) -> Defs {
+        let add = matches!(self, Store::Outputs { add: true, .. });
+        defs.with("PARTS", u8::from(self == Store::Parts)).with("BIAS", u8::from(self.bias())).with("ADD", u8::from(add))
+    }
+}
+
 /// The tiled product for weights of `ty`.
-pub fn matmul_variant(ty: TensorType, tile: u32, bias: bool, add: bool) -> Variant {
+pub fn matmul_variant(ty: TensorType, tile: u32, store: Store) -> Variant {
     Variant {
-        label: format!("matmul_{}_{tile}x64{}{}", ty.name(), if bias { "_bias" } else { "" }, if add { "_add" } else { "" }),
+        label: format!("matmul_{}_{tile}x64{}", ty.name(), store.suffix()),
         file: "matmul.wgsl",
-        defs: defs(ty).with("BM", tile).with("RM", tile / 8).with("BIAS", u8::from(bias)).with("ADD", u8::from(add)),
-        access: with_epilogue(ty, bias),
+        defs: store.define(defs(ty)).with("BM", tile).with("RM", tile / 8),
+        access: with_epilogue(ty, store.bias()),
     }
 }
 
@@ -69,24 +128,49 @@ pub struct Epilogue<'a> {
     pub add: bool,
 }
 
-/// `y[m, :] (+)= x[m, :] w^T (+ bias)` for m < `rows`. x and y must be padded to [`ROW_PADDING`] rows; rows past `rows` of y are garbage.
-pub fn matmul(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, y: Mat<'_>, rows: u32, epilogue: Epilogue<'_>) {
-    let tile = if rows <= 32 { 32 } else { 64 };
+/// `y[m, :] (+)= x[m, :] w^T (+ bias)` for m < `rows`. x is padded to [`ROW_PADDING`] rows; `scratch` holds the pieces of a split of k (as
+/// many f32 as [`super::split::scratch`] says).
+pub fn matmul(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, y: Mat<'_>, rows: u32, epilogue: Epilogue<'_>, scratch: View<'_>) {
     for part in &w.parts {
-        let kernel = matmul_variant(part.ty, tile, epilogue.bias.is_some(), epilogue.add).kernel(rec.gpu());
-        let params = Params {
-            n: part.rows,
-            blocks: w.blocks(),
-            ldx: x.ld / 4,
-            ldy: y.ld,
-            y_at: part.first,
-            n_groups: part.groups(),
-            bias_at: part.first,
-        };
-        let mut rest = vec![x.view, y.view];
+        matmul_part(rec, part, w.blocks(), x, y, rows, epilogue, scratch);
+    }
+}
+
+/// The same for one part of a matrix of `blocks` blocks of 32 in a row.
+#[allow(clippy::too_many_arguments)]
+pub fn matmul_part(
+    rec: &mut Recorder,
+    part: &Part,
+    blocks: u32,
+    x: Mat<'_>,
+    y: Mat<'_>,
+    rows: u32,
+    epilogue: Epilogue<'_>,
+    scratch: View<'_>,
+) {
+    let tile = if rows <= 32 { 32 } else { 64 };
+    let cut = split(blocks, part.rows);
+    let store = Store::new(cut.count, &epilogue);
+    let kernel = matmul_variant(part.ty, tile, store).kernel(rec.gpu());
+    let params = Params {
+        n: part.rows,
+        blocks,
+        ldx: x.ld / 4,
+        ldy: y.ld,
+        y_at: part.first,
+        n_groups: part.groups(),
+        bias_at: part.first,
+        rows,
+        span: cut.span,
+    };
+    let mut rest = vec![x.view, if store == Store::Parts { scratch } else { y.view }];
+    if store.bias() {
         rest.extend(epilogue.bias);
-        let cost = 2 * u64::from(rows.next_multiple_of(tile)) * u64::from(part.rows) * u64::from(w.cols);
-        rec.dispatch(&kernel, &part.views(&rest), &params, [rows.div_ceil(tile), part.rows.div_ceil(64), 1], cost);
+    }
+    let cost = 2 * u64::from(rows.next_multiple_of(tile)) * u64::from(part.rows) * u64::from(blocks) * 32;
+    rec.dispatch(&kernel, &part.views(&rest), &params, [rows.div_ceil(tile), part.rows.div_ceil(64), cut.count], cost);
+    if store == Store::Parts {
+        add_parts(rec, scratch, cut.count, part, y, rows, epilogue);
     }
 }
 
@@ -106,9 +190,11 @@ pub fn matvec(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, row: u32, y: View<'_>,
 
 #[cfg(test)]
 mod tests {
+    use super::super::split::scratch;
     use super::super::testing::{Random, download, matrix, recorder, upload};
     use super::super::weight::TYPES;
     use super::*;
+    use pollster::block_on;
 
     /// x[m, k] w[n, k]^T in f64.
     fn reference(x: &[f32], w: &[f32], k: usize) -> Vec<f64> {
@@ -128,8 +214,10 @@ mod tests {
         let mut rec = recorder();
         let gpu = rec.gpu().clone();
         let mut random = Random::new(1);
-        let (rows, n, k) = (37usize, 72usize, 512usize);
-        for ty in TYPES {
+        let (rows, n) = (37usize, 72usize);
+        let scratch = block_on(gpu.buffer("pieces", scratch(n as u32, rows as u64) * 4)).unwrap();
+        // Rows of 512 columns are cut in two, rows of 256 are not; the cut is the same code for every type.
+        for (ty, k) in TYPES.map(|ty| (ty, 256)).into_iter().chain([(TensorType::Q8_0, 512), (TensorType::Q6_K, 512)]) {
             // The second part is of another type: joined matrices mix them.
             let (w, values) = matrix(&gpu, &[(ty, 40), (TensorType::Q8_0, 32)], k, &mut random);
             let mut x = random.values(rows * k);
@@ -144,7 +232,7 @@ mod tests {
                 let y = upload(&gpu, &before);
                 let bias_buffer = upload(&gpu, &bias);
                 let epilogue = Epilogue { bias: with_bias.then(|| bias_buffer.all()), add };
-                matmul(&mut rec, &w, Mat::new(&x, k as u32), Mat::new(&y, n as u32), rows as u32, epilogue);
+                matmul(&mut rec, &w, Mat::new(&x, k as u32), Mat::new(&y, n as u32), rows as u32, epilogue, scratch.all());
                 let found: Vec<f32> = download(&mut rec, &y, rows * n);
                 let expect = |i: usize| {
                     wanted[i] + if with_bias { f64::from(bias[i % n]) } else { 0.0 } + if add { f64::from(before[i]) } else { 0.0 }
@@ -171,12 +259,13 @@ mod tests {
         let mut rec = recorder();
         let gpu = rec.gpu().clone();
         let mut random = Random::new(2);
-        let (n, k) = (96usize, 256usize);
+        let (n, k) = (96usize, 768usize);
+        let scratch = block_on(gpu.buffer("pieces", scratch(n as u32, 128) * 4)).unwrap();
         let (w, _) = matrix(&gpu, &[(TensorType::Q4_K, n)], k, &mut random);
         let x = random.values(128 * k);
         let mut run = |x: &[f32], rows: usize| -> Vec<u32> {
             let (x, y) = (upload(&gpu, x), upload(&gpu, &vec![0f32; 128 * n]));
-            matmul(&mut rec, &w, Mat::new(&x, k as u32), Mat::new(&y, n as u32), rows as u32, Epilogue::default());
+            matmul(&mut rec, &w, Mat::new(&x, k as u32), Mat::new(&y, n as u32), rows as u32, Epilogue::default(), scratch.all());
             download(&mut rec, &y, rows * n)
         };
         let all = run(&x, 128);

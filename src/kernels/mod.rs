@@ -9,10 +9,13 @@ pub mod half;
 pub mod head;
 pub mod linear;
 pub mod matmul;
+pub mod matmul_q8;
 pub mod matmul_tensor;
+pub mod quantise;
 pub mod rms_norm;
 pub mod rope;
 pub mod selftest;
+pub mod split;
 pub mod swiglu;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -25,6 +28,7 @@ use std::sync::Arc;
 /// The text of a shader file.
 fn shader(name: &str) -> Option<&'static str> {
     Some(match name {
+        "add_parts.wgsl" => include_str!("../../shaders/add_parts.wgsl"),
         "attention.wgsl" => include_str!("../../shaders/attention.wgsl"),
         "copy_pages.wgsl" => include_str!("../../shaders/copy_pages.wgsl"),
         "delta_conv.wgsl" => include_str!("../../shaders/delta_conv.wgsl"),
@@ -36,9 +40,12 @@ fn shader(name: &str) -> Option<&'static str> {
         "half.wgsl" => include_str!("../../shaders/half.wgsl"),
         "head_slots.wgsl" => include_str!("../../shaders/head_slots.wgsl"),
         "matmul.wgsl" => include_str!("../../shaders/matmul.wgsl"),
+        "matmul_q8.wgsl" => include_str!("../../shaders/matmul_q8.wgsl"),
         "matmul_tensor.wgsl" => include_str!("../../shaders/matmul_tensor.wgsl"),
         "matmul_tensor_load.wgsl" => include_str!("../../shaders/matmul_tensor_load.wgsl"),
         "matvec.wgsl" => include_str!("../../shaders/matvec.wgsl"),
+        "q8.wgsl" => include_str!("../../shaders/q8.wgsl"),
+        "quantise.wgsl" => include_str!("../../shaders/quantise.wgsl"),
         "rms_norm.wgsl" => include_str!("../../shaders/rms_norm.wgsl"),
         "rope.wgsl" => include_str!("../../shaders/rope.wgsl"),
         "swiglu.wgsl" => include_str!("../../shaders/swiglu.wgsl"),
@@ -48,6 +55,7 @@ fn shader(name: &str) -> Option<&'static str> {
         "to_half.wgsl" => include_str!("../../shaders/to_half.wgsl"),
         "vocab_stats.wgsl" => include_str!("../../shaders/vocab_stats.wgsl"),
         "weight.wgsl" => include_str!("../../shaders/weight.wgsl"),
+        "weight_bytes.wgsl" => include_str!("../../shaders/weight_bytes.wgsl"),
         _ => return None,
     })
 }
@@ -100,8 +108,13 @@ impl<'a> Mat<'a> {
 pub fn all_variants() -> Vec<Variant> {
     let mut all = Vec::new();
     for ty in weight::TYPES {
+        for store in matmul::STORES {
+            all.extend(matmul::TILES.iter().map(|&tile| matmul::matmul_variant(ty, tile, store)));
+            if matmul_q8::takes(ty) {
+                all.extend(matmul_q8::TILES.iter().map(|&tile| matmul_q8::variant(ty, tile, store)));
+            }
+        }
         for (bias, add) in [(false, false), (true, false), (false, true), (true, true)] {
-            all.extend(matmul::TILES.iter().map(|&tile| matmul::matmul_variant(ty, tile, bias, add)));
             all.push(matmul::matvec_variant(ty, bias, add));
         }
         all.push(embed::variant(ty));
@@ -109,8 +122,12 @@ pub fn all_variants() -> Vec<Variant> {
     }
     all.extend(delta::variants());
     all.push(head::stats_variant());
-    all.push(rms_norm::variant());
-    all.push(swiglu::variant());
+    for form in quantise::FORMS {
+        all.push(rms_norm::variant(form));
+        all.push(swiglu::variant(form));
+    }
+    all.extend([(false, false), (true, false), (false, true), (true, true)].map(|(bias, add)| split::variant(bias, add)));
+    all.push(quantise::variant());
     all.push(gather::variant());
     all.push(copy_pages::variant());
     for pairs in [rope::Pairs::Halves, rope::Pairs::Adjacent] {

@@ -1,8 +1,8 @@
-//! RMSNorm of whole rows.
+//! RMSNorm of whole rows, handed over as f32 or in 8-bit blocks.
 
+use super::quantise::{Form, Target};
 use super::{Mat, Variant};
-use crate::gpu::template::Defs;
-use crate::gpu::{Access, Recorder, View};
+use crate::gpu::{Recorder, View};
 use bytemuck::{Pod, Zeroable};
 
 #[repr(C)]
@@ -12,24 +12,33 @@ struct Params {
     ldx: u32,
     ldy: u32,
     eps: f32,
+    mp: u32,
 }
 
-/// The kernel.
-pub fn variant() -> Variant {
-    Variant { label: "rms_norm".into(), file: "rms_norm.wgsl", defs: Defs::new(), access: vec![Access::Read, Access::Read, Access::Write] }
+/// The kernel that writes a form.
+pub fn variant(form: Form) -> Variant {
+    Variant { label: format!("rms_norm{}", form.suffix()), file: "rms_norm.wgsl", defs: form.defs(2), access: form.access(2) }
 }
 
 /// `y[m, :] = x[m, :] / sqrt(mean(x[m, :]^2) + eps) * weight` over `cols` columns (a multiple of 4), m < `rows`.
 pub fn rms_norm(rec: &mut Recorder, x: Mat<'_>, weight: View<'_>, y: Mat<'_>, cols: u32, rows: u32, eps: f32) {
-    let kernel = variant().kernel(rec.gpu());
-    let params = Params { n: cols / 4, ldx: x.ld / 4, ldy: y.ld / 4, eps };
-    rec.dispatch(&kernel, &[x.view, weight, y.view], &params, [rows, 1, 1], u64::from(rows) * u64::from(cols) * 4);
+    rms_norm_to(rec, x, weight, Target::floats(y), cols, rows, eps);
+}
+
+/// The same in other forms.
+pub fn rms_norm_to(rec: &mut Recorder, x: Mat<'_>, weight: View<'_>, target: Target<'_>, cols: u32, rows: u32, eps: f32) {
+    let kernel = variant(target.form()).kernel(rec.gpu());
+    let (ldy, mp) = target.strides();
+    let params = Params { n: cols / 4, ldx: x.ld / 4, ldy, eps, mp };
+    rec.dispatch(&kernel, &target.views(&[x.view, weight]), &params, [rows, 1, 1], u64::from(rows) * u64::from(cols) * 4);
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::quantise::{Quants, tests::check};
     use super::super::testing::{Random, download, error, recorder, upload};
     use super::*;
+    use pollster::block_on;
 
     #[test]
     fn against_f64() {
@@ -51,6 +60,16 @@ mod tests {
             }
             let e = error(&found, &wanted, 1e-3);
             assert!(e < 2e-6, "{rows} x {cols}: {e}");
+
+            for both in [false, true] {
+                let q = block_on(Quants::new(&gpu, rows as u32 + 1, cols as u32)).unwrap();
+                let y = upload(&gpu, &vec![0f32; rows * cols]);
+                let target = Target::q8(&q, Mat::new(&y, cols as u32), both);
+                rms_norm_to(&mut rec, Mat::new(&xb, cols as u32), wb.all(), target, cols as u32, rows as u32, 1e-6);
+                check(&mut rec, &q, &wanted, cols);
+                let floats: Vec<f32> = download(&mut rec, &y, rows * cols);
+                assert_eq!(floats, if both { found.clone() } else { vec![0.0; rows * cols] }, "{rows} x {cols}");
+            }
         }
     }
 }

@@ -37,7 +37,8 @@ pub fn plane_count(ty: TensorType) -> usize {
     1 + usize::from(high) + usize::from(scales) + usize::from(scales2)
 }
 
-/// Template definitions for `weight.wgsl` when its planes are bound from binding 0.
+/// Template definitions for `weight.wgsl` when its planes are bound from binding 0. With `WIDE` set to 1 the quants are read as vec4, and
+/// there is no `weight4`.
 pub fn defs(ty: TensorType) -> Defs {
     let (high, scales, scales2) = planes_of(ty);
     let (bits, form, centre) = match ty {
@@ -50,13 +51,14 @@ pub fn defs(ty: TensorType) -> Defs {
         TensorType::Q5_1 => (5, "offset", 0),
         TensorType::Q4_K => (4, "super", 0),
         TensorType::Q5_K => (5, "super", 0),
-        TensorType::Q6_K => (6, "signed", 0),
+        TensorType::Q6_K => (6, "signed", 32),
     };
     let b_high = 1;
     let b_scales = b_high + i32::from(high);
     let b_scales2 = b_scales + i32::from(scales);
     Defs::new()
         .with("TYPE", ty.name())
+        .with("WIDE", 0)
         .with("BITS", bits)
         .with("PACKED", u8::from(bits < 8))
         .with("FORM", form)

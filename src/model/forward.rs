@@ -9,7 +9,7 @@ use crate::kernels::attention::{PAGE, ROWS, Tile, Tiles, attention};
 use crate::kernels::delta::{Segment, Segments, Shape, Vectors, delta};
 use crate::kernels::embed::embed;
 use crate::kernels::gather::gather;
-use crate::kernels::linear::{Input, Linear, Rows, Tier};
+use crate::kernels::linear::{Input, Linear, Rows, Sizes, Tier};
 use crate::kernels::matmul::{Epilogue, ROW_PADDING, matvec};
 use crate::kernels::rms_norm::rms_norm;
 use crate::kernels::rope::{Positions, Row, rope};
@@ -172,9 +172,12 @@ fn mixed_columns(config: &Config) -> u32 {
     (h.heads * h.head_dim).max(config.delta.map_or(0, |d| d.inner()))
 }
 
-/// Columns of the widest input of a product.
-fn widest(config: &Config) -> u32 {
-    config.dim.max(config.ffn).max(mixed_columns(config))
+fn sizes(config: &Config, max_rows: u32) -> Sizes {
+    Sizes {
+        rows: padded(max_rows) as u32,
+        widest: config.dim.max(config.ffn).max(mixed_columns(config)),
+        tallest: config.dim.max(2 * config.ffn).max(joined_columns(config)),
+    }
 }
 
 fn shape(config: &Config) -> Shape {
@@ -197,7 +200,7 @@ impl Forward {
         let row = 3 * config.dim + joined_columns(config) + channels + mixed_columns(config) + 3 * config.ffn;
         let rows = padded(max_rows) * (u64::from(row) + u64::from(config.dim)) * 4;
         // A growing table stands beside the old one of half its size.
-        let linear = Linear::bytes(tier, padded(max_rows), widest(config));
+        let linear = Linear::bytes(tier, sizes(config, max_rows));
         rows + linear + inputs + table + table / 2 + 2 * u64::from(config.vocab) * 4 + SMALL
     }
 
@@ -211,7 +214,7 @@ impl Forward {
         let entries = u64::from(ENTRIES.max(max_rows));
         Ok(Self {
             max_rows,
-            linear: Linear::new(gpu, tier, rows, widest(config)).await?,
+            linear: Linear::new(gpu, tier, sizes(config, max_rows)).await?,
             tokens: gpu.buffer("tokens", entries * 4).await?,
             rows: gpu.buffer("rows", entries * 8).await?,
             tiles: gpu.buffer("tiles", entries * 2 * size_of::<Tile>() as u64).await?,

@@ -6,10 +6,13 @@
 
 mod attention;
 mod delta;
+mod eight;
 mod lab;
 mod products;
 mod rows;
 
+use super::matmul_q8;
+use crate::gguf::TensorType;
 use crate::gpu::{Gpu, GpuError};
 use lab::Lab;
 
@@ -37,7 +40,15 @@ pub async fn run(gpu: &Gpu, seen: &mut dyn FnMut(&Check)) -> Result<Vec<Check>, 
     rows::check(&mut lab).await?;
     lab.hand_over(&mut all, seen);
     for ty in super::weight::TYPES {
-        products::check(&mut lab, ty).await?;
+        products::check(&mut lab, ty, 256).await?;
+        if matmul_q8::takes(ty) && gpu.info().abilities.packed_dot {
+            eight::check(&mut lab, ty, 256).await?;
+        }
+        // Pieces of a cut are stored by the same lines for every type.
+        if ty == TensorType::Q8_0 {
+            products::check(&mut lab, ty, 512).await?;
+            eight::check(&mut lab, ty, 512).await?;
+        }
         lab.hand_over(&mut all, seen);
     }
     for head_dim in super::attention::HEAD_DIMS {
@@ -63,15 +74,22 @@ mod tests {
         let wrong: Vec<_> = checks.iter().filter(|c| !c.passed).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
         assert_eq!(checks.len(), COUNT);
-        // Nothing in use is left out; bias and residual share their code across types, so one type of them will do.
+        // Nothing in use is left out; bias, residual and cuts share their code across types, so one type of them will do.
         let seen: std::collections::HashSet<_> = checks.iter().map(|c| c.kernel.as_str()).collect();
         let left_out: Vec<_> = super::super::all_variants()
             .into_iter()
             .map(|v| v.label)
-            .filter(|label| !seen.contains(label.as_str()) && !label.ends_with("_add") && !label.ends_with("_bias"))
+            .filter(|label| !seen.contains(label.as_str()) && !["_add", "_bias", "_parts"].iter().any(|end| label.ends_with(end)))
             .collect();
         assert!(left_out.is_empty(), "{left_out:?}");
-        for label in ["matmul_Q8_0_32x64_bias_add", "matmul_Q8_0_64x64_bias", "matvec_Q8_0_add"] {
+        for label in [
+            "matmul_Q8_0_32x64_bias_add",
+            "matmul_Q8_0_64x64_bias",
+            "matmul_Q8_0_64x64_parts",
+            "matmul_q8_Q8_0_80x64_parts",
+            "add_parts_add",
+            "matvec_Q8_0_add",
+        ] {
             assert!(seen.contains(label), "{label}");
         }
     }

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use super::lab::{Lab, allowed};
 use crate::gguf::TensorType;
 use crate::gpu::GpuError;
-use crate::kernels::matmul::{Epilogue, ROW_PADDING, TILES, matmul, matmul_variant, matvec, matvec_variant};
+use crate::kernels::matmul::{Epilogue, ROW_PADDING, Store, TILES, matmul, matmul_variant, matvec, matvec_variant};
+use crate::kernels::split;
 use crate::kernels::weight::{Matrix, Part};
 use crate::kernels::{Mat, embed, head};
 use crate::quant::{Planes, QuantError, dequantize, repack_groups};
 
-const COLS: usize = 512;
 /// Not a multiple of a row group, so that padding is met.
-const ROWS: usize = 75;
+pub const ROWS: usize = 75;
 
 /// f16 bits of scales: ordinary ones of both signs, and a subnormal, which some drivers flush.
 const SCALES: [u16; 4] = [0x211f, 0xa0c4, 0x0155, 0x1e66];
 
 /// Rows of blocks with random quants and sane scales.
-fn blocks(lab: &mut Lab, ty: TensorType) -> Vec<u8> {
+pub fn blocks(lab: &mut Lab, ty: TensorType, cols: usize) -> Vec<u8> {
     let (unit, len) = (ty.block_bytes(), ty.block_len());
     let scales_at: &[usize] = match ty {
         TensorType::F32 | TensorType::F16 | TensorType::BF16 => &[],
@@ -26,8 +26,8 @@ fn blocks(lab: &mut Lab, ty: TensorType) -> Vec<u8> {
         TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4_K | TensorType::Q5_K => &[0, 2],
         TensorType::Q6_K => &[208],
     };
-    let mut bytes = Vec::with_capacity(ROWS * COLS / len * unit);
-    for i in 0..ROWS * COLS / len {
+    let mut bytes = Vec::with_capacity(ROWS * cols / len * unit);
+    for i in 0..ROWS * cols / len {
         match ty {
             TensorType::F32 => bytes.extend(lab.numbers(1, 0.5)[0].to_le_bytes()),
             TensorType::F16 => bytes.extend((SCALES[i % 4] ^ (lab.bits() as u16 & 0x83ff)).to_le_bytes()),
@@ -45,9 +45,9 @@ fn blocks(lab: &mut Lab, ty: TensorType) -> Vec<u8> {
 }
 
 /// The planes in one buffer, as the model lays them out.
-async fn upload(lab: &Lab, ty: TensorType, bytes: &[u8]) -> Result<Matrix, GpuError> {
+pub async fn upload(lab: &Lab, ty: TensorType, cols: usize, bytes: &[u8]) -> Result<Matrix, GpuError> {
     let mut planes = Planes::default();
-    repack_groups(ty, COLS as u64, bytes, &mut planes).map_err(broken)?;
+    repack_groups(ty, cols as u64, bytes, &mut planes).map_err(broken)?;
     let (mut all, mut views) = (Vec::new(), Vec::new());
     for plane in [&planes.quants, &planes.high, &planes.scales, &planes.scales2] {
         if !plane.is_empty() {
@@ -58,29 +58,32 @@ async fn upload(lab: &Lab, ty: TensorType, bytes: &[u8]) -> Result<Matrix, GpuEr
     }
     let buffer = Arc::new(lab.buffer(&all).await?);
     let part = Part { ty, first: 0, rows: ROWS as u32, buffer, planes: views };
-    Ok(Matrix { cols: COLS as u32, rows: ROWS as u32, parts: vec![part] })
+    Ok(Matrix { cols: cols as u32, rows: ROWS as u32, parts: vec![part] })
 }
 
-fn broken(error: QuantError) -> GpuError {
+pub fn broken(error: QuantError) -> GpuError {
     GpuError::Validation(format!("the self-test's own weights are refused: {error}"))
 }
 
-pub async fn check(lab: &mut Lab, ty: TensorType) -> Result<(), GpuError> {
-    let bytes = blocks(lab, ty);
-    let mut w = vec![0.0f32; ROWS * COLS];
+/// Rows of 256 columns are multiplied in one piece, rows of 512 in two.
+pub async fn check(lab: &mut Lab, ty: TensorType, cols: usize) -> Result<(), GpuError> {
+    let bytes = blocks(lab, ty, cols);
+    let mut w = vec![0.0f32; ROWS * cols];
     dequantize(ty, &bytes, &mut w).map_err(broken)?;
-    let matrix = upload(lab, ty, &bytes).await?;
+    let matrix = upload(lab, ty, cols, &bytes).await?;
     // Rows beyond 32 bring the larger tile into use.
     let most = 40;
     let padded = (most as u32).next_multiple_of(ROW_PADDING) as usize;
-    let mut x = lab.numbers(most * COLS, 1.0);
-    x.resize(padded * COLS, 0.0);
+    let mut x = lab.numbers(most * cols, 1.0);
+    x.resize(padded * cols, 0.0);
     let bias = lab.numbers(ROWS, 1.0);
     let before = lab.numbers(padded * 128, 1.0);
     let (bx, bbias) = (lab.buffer(&x).await?, lab.buffer(&bias).await?);
+    let pieces = split::split(cols as u32 / 32, ROWS as u32).count;
+    let scratch = lab.zeros(split::scratch(ROWS as u32, padded as u64) as usize).await?;
     // (x w^T)[m, n] in f64, and what rounding allows.
     let product = |m: usize, n: usize, base: f64| {
-        let pairs = x[m * COLS..(m + 1) * COLS].iter().zip(&w[n * COLS..(n + 1) * COLS]);
+        let pairs = x[m * cols..(m + 1) * cols].iter().zip(&w[n * cols..(n + 1) * cols]);
         let (sum, parts) = pairs.fold((base, base.abs()), |(sum, parts), (x, w)| {
             let term = f64::from(*x) * f64::from(*w);
             (sum + term, parts + term.abs())
@@ -100,17 +103,21 @@ pub async fn check(lab: &mut Lab, ty: TensorType) -> Result<(), GpuError> {
         let epilogue = Epilogue { bias: with_bias.then(|| bbias.all()), add };
         for (tile, rows) in TILES.into_iter().zip([5, most]) {
             let by = lab.buffer(&before).await?;
-            matmul(&mut lab.rec, &matrix, Mat::new(&bx, COLS as u32), Mat::new(&by, 128), rows as u32, epilogue);
-            let y: Vec<f32> = lab.words(&by, rows * 128).await?;
-            let label = matmul_variant(ty, tile, with_bias, add).label;
+            let (bx, by) = (Mat::new(&bx, cols as u32), Mat::new(&by, 128));
+            matmul(&mut lab.rec, &matrix, bx, by, rows as u32, epilogue, scratch.all());
+            let y: Vec<f32> = lab.words(by.view.buffer, rows * 128).await?;
+            let label = matmul_variant(ty, tile, Store::new(pieces, &epilogue)).label;
             // Every row of the small product, a few of the large one.
             for m in (0..rows).step_by(if rows > 8 { 13 } else { 1 }) {
                 let wanted: Vec<_> = (0..ROWS).map(|n| product(m, n, base(m, n))).collect();
                 lab.compare(&label, y[m * 128..].iter().copied(), &wanted);
+                if pieces > 1 {
+                    lab.compare(&split::variant(with_bias, add).label, y[m * 128..].iter().copied(), &wanted);
+                }
             }
         }
         let by = lab.buffer(&before).await?;
-        matvec(&mut lab.rec, &matrix, Mat::new(&bx, COLS as u32), 2, by.all(), 128, epilogue);
+        matvec(&mut lab.rec, &matrix, Mat::new(&bx, cols as u32), 2, by.all(), 128, epilogue);
         let y: Vec<f32> = lab.words(&by, 256).await?;
         let wanted: Vec<_> = (0..ROWS).map(|n| product(2, n, base(1, n))).collect();
         lab.compare(&matvec_variant(ty, with_bias, add).label, y[128..].iter().copied(), &wanted);
@@ -118,16 +125,16 @@ pub async fn check(lab: &mut Lab, ty: TensorType) -> Result<(), GpuError> {
 
     let ids = [74u32, 0, 33, 32];
     let (bids, blogits) = (lab.buffer(&ids).await?, lab.zeros(8).await?);
-    head::slots(&mut lab.rec, &matrix, Mat::new(&bx, COLS as u32), 2, bids.all(), 4, blogits.all(), 0);
+    head::slots(&mut lab.rec, &matrix, Mat::new(&bx, cols as u32), 2, bids.all(), 4, blogits.all(), 0);
     let logits: Vec<f32> = lab.words(&blogits, 8).await?;
     let wanted: Vec<_> = (0..2).flat_map(|m| ids.map(|n| product(m, n as usize, 0.0))).collect();
     lab.compare(&head::slots_variant(ty).label, logits, &wanted);
 
-    let rows = lab.zeros(4 * COLS).await?;
-    embed::embed(&mut lab.rec, &matrix, bids.all(), 0, Mat::new(&rows, COLS as u32), 4);
-    let got: Vec<f32> = lab.words(&rows, 4 * COLS).await?;
+    let rows = lab.zeros(4 * cols).await?;
+    embed::embed(&mut lab.rec, &matrix, bids.all(), 0, Mat::new(&rows, cols as u32), 4);
+    let got: Vec<f32> = lab.words(&rows, 4 * cols).await?;
     let wanted: Vec<_> =
-        ids.iter().flat_map(|id| &w[*id as usize * COLS..][..COLS]).map(|v| (f64::from(*v), f64::from(v.abs()) * 1e-6 + 1e-12)).collect();
+        ids.iter().flat_map(|id| &w[*id as usize * cols..][..cols]).map(|v| (f64::from(*v), f64::from(v.abs()) * 1e-6 + 1e-12)).collect();
     lab.compare(&embed::variant(ty).label, got, &wanted);
     Ok(())
 }

@@ -2,8 +2,9 @@
 
 use super::lab::{Lab, allowed};
 use crate::gpu::GpuError;
+use crate::kernels::quantise::{Form, Quants, Target};
 use crate::kernels::rope::{Cache, Heads, Pairs, Positions, Row};
-use crate::kernels::{Mat, copy_pages, gather, head, rms_norm, rope, swiglu};
+use crate::kernels::{Mat, copy_pages, gather, head, quantise, rms_norm, rope, swiglu};
 
 pub async fn check(lab: &mut Lab) -> Result<(), GpuError> {
     norm(lab).await?;
@@ -34,7 +35,29 @@ async fn norm(lab: &mut Lab) -> Result<(), GpuError> {
         })
         .map(|v| (v, allowed(v.abs())))
         .collect();
-    lab.compare(&rms_norm::variant().label, got, &wanted);
+    lab.compare(&rms_norm::variant(Form::Floats).label, got, &wanted);
+    let q = Quants::new(&lab.gpu, rows as u32, ld).await?;
+    for both in [false, true] {
+        let target = Target::q8(&q, Mat::new(&by, ld), both);
+        rms_norm::rms_norm_to(&mut lab.rec, Mat::new(&bx, ld), bw.all(), target, ld, rows as u32, eps);
+        eight(lab, &rms_norm::variant(target.form()).label, &q, &wanted, cols).await?;
+    }
+    Ok(())
+}
+
+/// 8-bit rows against what they stand for, each within half a step of its block.
+async fn eight(lab: &mut Lab, label: &str, q: &Quants, wanted: &[(f64, f64)], cols: usize) -> Result<(), GpuError> {
+    let values = q.integers(&lab.words::<u32>(&q.values, q.values.size as usize / 4).await?, cols);
+    let scales: Vec<f32> = lab.words(&q.scales, q.rows as usize * cols / 16).await?;
+    let at = |i: usize| i % cols / 32 * q.rows as usize + i / cols;
+    let got: Vec<f32> = (0..wanted.len()).map(|i| f32::from(values[i]) * scales[2 * at(i)]).collect();
+    let steps: Vec<_> = (0..wanted.len()).map(|i| (wanted[i].0, wanted[i].1 + 0.501 * f64::from(scales[2 * at(i)]) + 1e-9)).collect();
+    lab.compare(label, got, &steps);
+    // The sums, for weights with minima.
+    let blocks = || (0..wanted.len()).step_by(32);
+    let sums: Vec<_> =
+        blocks().map(|i| (values[i..i + 32].iter().map(|v| f64::from(*v)).sum::<f64>() * f64::from(scales[2 * at(i)]), 1e-5)).collect();
+    lab.compare(label, blocks().map(|i| scales[2 * at(i) + 1]).collect::<Vec<_>>(), &sums);
     Ok(())
 }
 
@@ -50,7 +73,7 @@ pub fn silu(z: f64) -> f64 {
 }
 
 async fn gated(lab: &mut Lab) -> Result<(), GpuError> {
-    let (rows, n) = (3, 520);
+    let (rows, n) = (3, 544);
     let g = lab.numbers(rows * 2 * n, 8.0);
     let (bg, by) = (lab.buffer(&g).await?, lab.zeros(rows * n).await?);
     swiglu::swiglu(&mut lab.rec, Mat::new(&bg, 2 * n as u32), Mat::new(&by, n as u32), n as u32, rows as u32);
@@ -60,7 +83,16 @@ async fn gated(lab: &mut Lab) -> Result<(), GpuError> {
         .flat_map(|row| (0..n).map(|i| silu(f64::from(row[i])) * f64::from(row[n + i])))
         .map(|v| (v, allowed(v.abs())))
         .collect();
-    lab.compare(&swiglu::variant().label, got, &wanted);
+    lab.compare(&swiglu::variant(Form::Floats).label, got, &wanted);
+    let q = Quants::new(&lab.gpu, rows as u32, n as u32).await?;
+    for both in [false, true] {
+        let target = Target::q8(&q, Mat::new(&by, n as u32), both);
+        swiglu::swiglu_to(&mut lab.rec, Mat::new(&bg, 2 * n as u32), target, n as u32, rows as u32);
+        eight(lab, &swiglu::variant(target.form()).label, &q, &wanted, n).await?;
+    }
+    let plain: Vec<_> = g.chunks(2 * n).flat_map(|row| &row[..n]).map(|v| (f64::from(*v), 0.0)).collect();
+    quantise::quantise(&mut lab.rec, Mat::new(&bg, 2 * n as u32), &q, n as u32, rows as u32);
+    eight(lab, &quantise::variant().label, &q, &plain, n).await?;
     Ok(())
 }
 
