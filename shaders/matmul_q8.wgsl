@@ -2,7 +2,7 @@
 // f32 accumulator an output over the blocks in ascending order, explicit fma. An output's bits depend neither on the tile nor on how many
 // rows are in flight; the split of k (grid z) is a function of the weight's shape.
 // Tile {{BM}} x {{BN}}, {{TY}} x 16 threads, each {{RM}} x {{RN}} outputs, strided so that workgroup memory is read without conflicts; one
-// block of 32 a stage, two stages in workgroup memory.
+// block of 32 a stage, two stages in workgroup memory. Registers are what is short: a row of w for each thread keeps indices few.
 //#include weight.wgsl
 //#include weight_bytes.wgsl
 
@@ -89,17 +89,23 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let xu{{l}} = back + {{16*TY*l}}u;
   let xr{{l}} = m0 * 2u + min(xu{{l}}, {{2*BM-1}}u);
 //#end
-//#for l in 0..WL
 //#if SHARE
+  let su = t;
+  let sr = weight_row(min(n0 + t, last), p.blocks);
+//#for l in 0..WL
   let wu{{l}} = t;
   let half{{l}} = {{l}}u;
+  let wr{{l}} = sr;
+//#end
 //#else
+  let su = back;
+  let sr = weight_row(min(n0 + back % {{BN}}u, last), p.blocks);
+//#for l in 0..WL
   let wu{{l}} = (t + {{16*TY*l}}u) % {{BN}}u;
   let half{{l}} = (t + {{16*TY*l}}u) / {{BN}}u;
-//#end
   let wr{{l}} = weight_row(min(n0 + wu{{l}}, last), p.blocks);
 //#end
-  let sr = weight_row(min(n0 + back % {{BN}}u, last), p.blocks);
+//#end
   let er = m0 + t % {{BM}}u;
 
   // Block `kn` is fetched while the block before it is multiplied, and then put into the other stage.
@@ -117,7 +123,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let xv{{l}} = x[kn * p.mp * 2u + xr{{l}}];
 //#end
 //#for l in 0..WL
-    let wv{{l}} = raw_half(wr{{l}}, kn, min(half{{l}}, 1u));
+    let wv{{l}} = raw_half(wr{{l}}, kn, half{{l}});
 //#end
     let sv = raw_scale(sr, kn);
     let ev = xs[kn * p.mp + er];
@@ -158,13 +164,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 //#end
 //#for l in 0..WL
-    if (half{{l}} < 2u) {
-      sw[(next * 2u + half{{l}}) * {{BN+4}}u + wu{{l}}] = half_bytes(wv{{l}}, half{{l}});
+    sw[(next * 2u + half{{l}}) * {{BN+4}}u + wu{{l}}] = half_bytes(wv{{l}}, half{{l}});
+//#end
+//#if SHARE
+    dw[next * {{BN}}u + su] = scale_values(sv);
+//#else
+    if (su < {{BN}}u) {
+      dw[next * {{BN}}u + su] = scale_values(sv);
     }
 //#end
-    if (back < {{BN}}u) {
-      dw[next * {{BN}}u + back] = scale_values(sv);
-    }
     if (t < {{BM}}u) {
 //#if MINIMA
       dx[next * {{BM}}u + t] = ev;

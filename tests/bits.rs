@@ -3,7 +3,7 @@
 //! Needs the tiny models in the folder `SEMIF_TEST_MODELS` (`./test` makes them).
 
 use pollster::block_on;
-use semif::engine::{Ask, Engine, EngineError, LoadOptions, PrefixUse, SharedAsk, SharedRun, shared_prefix};
+use semif::engine::{Ask, Engine, EngineError, LoadOptions, Precision, PrefixUse, SharedAsk, SharedRun, shared_prefix};
 use semif::gguf::MemorySource;
 use semif::gpu::{Gpu, GpuOptions};
 use std::ops::ControlFlow;
@@ -21,10 +21,14 @@ fn folder() -> Option<std::path::PathBuf> {
 }
 
 fn engine(folder: &std::path::Path, model: &str, chunk: u32) -> Engine {
+    engine_in(Precision::Exact, folder, model, chunk)
+}
+
+fn engine_in(precision: Precision, folder: &std::path::Path, model: &str, chunk: u32) -> Engine {
     let path = folder.join(format!("{model}.gguf"));
     let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}; ./test makes it", path.display()));
     let gpu = block_on(Gpu::open(&GpuOptions { default_limits: true, ..GpuOptions::default() })).unwrap();
-    let options = LoadOptions { chunk, ..LoadOptions::default() };
+    let options = LoadOptions { precision, chunk, ..LoadOptions::default() };
     block_on(Engine::load(&gpu, &MemorySource::new(model, bytes), &options, &mut |_| go())).unwrap()
 }
 
@@ -62,9 +66,10 @@ fn alone(engine: &mut Engine, prompts: &[Vec<u32>]) -> Bits {
     prompts.iter().map(|p| read(engine, &[p], 0).0.remove(0)).collect()
 }
 
-/// Every path for one model.
-fn check(model: &str) {
+/// Every path for one model in one tier.
+fn check(model: &str, precision: Precision) {
     let Some(folder) = folder() else { return };
+    let engine = |folder: &std::path::Path, model: &str, chunk: u32| engine_in(precision, folder, model, chunk);
     let prompts = prompts(7, 45, 64);
     let all: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let prefix = shared_prefix(&all);
@@ -127,22 +132,33 @@ fn paths(model: &str, engine: &mut Engine, prompts: &[Vec<u32>], prefix: usize, 
 
 #[test]
 fn qwen2() {
-    check("qwen2-tiny-Q8_0");
+    check("qwen2-tiny-Q8_0", Precision::Exact);
 }
 
 #[test]
 fn qwen3() {
-    check("qwen3-tiny-Q4_K");
+    check("qwen3-tiny-Q4_K", Precision::Exact);
 }
 
 #[test]
 fn llama() {
-    check("minicpm5-tiny-real");
+    check("minicpm5-tiny-real", Precision::Exact);
 }
 
 #[test]
 fn qwen35() {
-    check("qwen35-tiny-real");
+    check("qwen35-tiny-real", Precision::Exact);
+}
+
+/// Weights of many types, floats among them.
+#[test]
+fn qwen35_fast() {
+    check("qwen35-tiny-real", Precision::Fast);
+}
+
+#[test]
+fn qwen3_fast() {
+    check("qwen3-tiny-Q5_1", Precision::Fast);
 }
 
 /// A cancelled batch keeps what it computed, and the cache stays consistent.

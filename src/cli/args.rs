@@ -82,6 +82,13 @@ impl PrecisionArg {
     }
 }
 
+impl ModelArgs {
+    /// The tier asked for.
+    pub fn tier(&self) -> PrecisionArg {
+        self.precision.unwrap_or(PrecisionArg::Auto)
+    }
+}
+
 /// The model and how it is run: the same for every command that runs one.
 #[derive(Clone, Debug, Args)]
 pub struct ModelArgs {
@@ -89,8 +96,9 @@ pub struct ModelArgs {
     pub choice: ModelChoice,
 
     /// Precision tier; a tier that this program or this adapter lacks is refused, never replaced in silence
-    #[arg(long, value_name = "TIER", default_value = "exact")]
-    pub precision: PrecisionArg,
+    /// [default: auto; exact for logits]
+    #[arg(long, value_name = "TIER")]
+    pub precision: Option<PrecisionArg>,
 
     /// GPU to use: a part of its name, or its number in `semif doctor` [default: the best one]
     #[arg(long, value_name = "NAME")]

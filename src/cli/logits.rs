@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::engine::Ask;
 
-use super::args::LogitsArgs;
+use super::args::{LogitsArgs, ModelArgs, PrecisionArg};
 use super::fail::{Exit, Failure, print_json};
 use super::input::sequences;
 use super::load::ModelFile;
@@ -23,7 +23,9 @@ struct Line {
 }
 
 pub fn run(args: &LogitsArgs) -> Result<Exit, Failure> {
-    runner::check_tier(&args.model)?;
+    // Numbers to compare with others' are exact unless something else is asked for.
+    let model = ModelArgs { precision: args.model.precision.or(Some(PrecisionArg::Exact)), ..args.model.clone() };
+    runner::check_tier(&model)?;
     let sequences = sequences(&args.tokens.tokens, args.tokens.tokens_file.as_deref())?;
     let over: Vec<String> = sequences
         .iter()
@@ -34,7 +36,7 @@ pub fn run(args: &LogitsArgs) -> Result<Exit, Failure> {
         return Err(Failure::input(over.join("\n")));
     }
     let file = ModelFile::open(&args.model.choice.path()?)?;
-    let mut runner = Runner::load(&file, &args.model)?;
+    let mut runner = Runner::load(&file, &model)?;
     check_ids(&sequences, &args.labels, runner.engine.info().vocab)?;
     let ask = Ask { labels: args.labels.clone(), top: args.top, full: args.full, stats: true };
     for tokens in &sequences {

@@ -55,7 +55,7 @@ impl From<HubError> for Failure {
 /// # Errors
 /// Exit code 2: no such tier.
 pub fn precision(args: &ModelArgs) -> Result<Precision, Failure> {
-    Precision::from_str(args.precision.name()).map_err(Failure::input)
+    Precision::from_str(args.tier().name()).map_err(Failure::input)
 }
 
 /// Refuses a tier that the adapter lacks before anything slow happens.

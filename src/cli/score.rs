@@ -196,7 +196,7 @@ fn begin(
         begin.config = begin.config.or_else(|| lines.values().next().and_then(|line| resume::config(line)));
         begin.out.take_over(lines, file)?;
     }
-    let asked = args.model.precision.name();
+    let asked = args.model.tier().name();
     if let Some(before) = begin.config.as_ref().filter(|c| c.precision != asked && asked != "auto") {
         return Err(other_precision(&args.output, &before.precision, asked));
     }

@@ -5,6 +5,7 @@
 //! fails the test that needs it: a reference that was not compared has not been met.
 
 mod compare;
+mod fast;
 mod generation;
 mod program;
 mod reference;

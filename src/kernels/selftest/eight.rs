@@ -26,7 +26,8 @@ pub async fn check(lab: &mut Lab, ty: TensorType, cols: usize) -> Result<(), Gpu
     quantise(&mut lab.rec, Mat::new(&bx, cols as u32), &q, cols as u32, MOST as u32);
     let integers = q.integers(&lab.words::<u32>(&q.values, q.values.size as usize / 4).await?, cols);
     let scales: Vec<f32> = lab.words(&q.scales, q.rows as usize * cols / 16).await?;
-    let pieces = split::split(cols as u32 / 32, ROWS as u32).count;
+    let cut = split::split(cols as u32 / 32, ROWS as u32);
+    let pieces = cut.count;
     let scratch = lab.zeros(split::scratch(ROWS as u32, MOST as u64) as usize).await?;
     let sum = |m: usize, n: usize, store: Store| {
         let (bias, before) = (f64::from(bias[n]), f64::from(before[m * 128 + n]));
@@ -52,7 +53,7 @@ pub async fn check(lab: &mut Lab, ty: TensorType, cols: usize) -> Result<(), Gpu
         for tile in TILES {
             let by = lab.buffer(&before).await?;
             let part = &matrix.parts[0];
-            with_tile(&mut lab.rec, part, matrix.blocks(), &q, Mat::new(&by, 128), MOST as u32, epilogue, scratch.all(), tile);
+            with_tile(&mut lab.rec, part, matrix.blocks(), &q, Mat::new(&by, 128), MOST as u32, epilogue, scratch.all(), tile, cut);
             let y: Vec<f32> = lab.words(&by, MOST * 128).await?;
             let label = variant(ty, tile, Store::new(pieces, &epilogue)).label;
             for m in [0, 37, 82] {

@@ -28,7 +28,7 @@ pub struct Check {
 }
 
 /// How many checks there are, for progress bars.
-pub const COUNT: usize = 89;
+pub const COUNT: usize = 136;
 
 /// Runs all checks; `seen` hears of each as it is done.
 ///
@@ -86,7 +86,7 @@ mod tests {
             "matmul_Q8_0_32x64_bias_add",
             "matmul_Q8_0_64x64_bias",
             "matmul_Q8_0_64x64_parts",
-            "matmul_q8_Q8_0_80x64_parts",
+            "matmul_q8_Q8_0_48x128_parts",
             "add_parts_add",
             "matvec_Q8_0_add",
         ] {
