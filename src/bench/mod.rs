@@ -1,7 +1,11 @@
 //! Benches, the same on the desktop and in a tab: deterministic work on a loaded model, timed. They print nothing; results are plain data.
 
+pub mod kernels;
+pub mod peaks;
+pub mod products;
 pub mod shared;
 pub mod speed;
+pub mod synthetic;
 
 /// Tokens from a seed: ids below `vocab` from xorshift64, the same everywhere.
 pub struct Tokens(u64);

@@ -171,6 +171,20 @@ pub async fn run(
     Ok(Report { workload: *workload, paths })
 }
 
+/// Reads the first state's questions together, once, with an empty cache.
+///
+/// # Errors
+/// As [`run`].
+pub async fn together(engine: &mut Engine, workload: &Workload) -> Result<(), EngineError> {
+    let states = Workload { states: 1, ..*workload }.prompts(engine.info().vocab);
+    engine.clear_cache();
+    for prompts in &states {
+        let all: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+        together_read(engine, &all, workload.state_tokens).await?;
+    }
+    Ok(())
+}
+
 async fn together_read(engine: &mut Engine, prompts: &[&[u32]], prefix: usize) -> Result<Vec<Vec<f32>>, EngineError> {
     let ask = SharedAsk { labels: labels(engine.info().vocab), stats: false, prefix };
     let read = engine.read_shared(prompts, &ask, &mut || ControlFlow::Continue(())).await?;

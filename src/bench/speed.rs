@@ -1,9 +1,9 @@
 //! Prompt, generation and loading speed.
 
 use super::{Tokens, labels, percentile};
-use crate::engine::{Ask, Engine, EngineError, LoadOptions, LoadProgress};
+use crate::engine::{Ask, Engine, EngineError, LoadOptions, LoadProgress, LoadTimes};
 use crate::gguf::ByteSource;
-use crate::gpu::{Gpu, now_seconds};
+use crate::gpu::{Gpu, GpuInfo, GpuOptions, now_seconds};
 use serde::Serialize;
 use std::ops::ControlFlow;
 
@@ -42,6 +42,17 @@ pub async fn prompt(engine: &mut Engine, lengths: &[usize], repeats: usize) -> R
     Ok(reports)
 }
 
+/// Reads a prompt once.
+///
+/// # Errors
+/// A length over the budget, GPU faults.
+pub async fn once(engine: &mut Engine, tokens: usize) -> Result<(), EngineError> {
+    let vocab = engine.info().vocab;
+    let ids = Tokens::new(tokens as u64).take(tokens, vocab);
+    engine.logits(&ids, &Ask { labels: labels(vocab), ..Ask::default() }).await?;
+    Ok(())
+}
+
 /// Generation after one prompt length.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GenerateReport {
@@ -55,7 +66,7 @@ pub struct GenerateReport {
     pub tokens_per_second: f64,
 }
 
-/// Generates `new` tokens after prompts of each length, `repeats` times after one run that is not counted. No token ends it.
+/// Generates `new` tokens after prompts of each length, `repeats` times after one run that counts only where it is the only one. No token ends it.
 ///
 /// # Errors
 /// Prompt and answer over the budget, GPU faults.
@@ -65,10 +76,10 @@ pub async fn generate(engine: &mut Engine, lengths: &[usize], new: usize, repeat
     for &prompt in lengths {
         let ids = Tokens::new(prompt as u64).take(prompt, vocab);
         let (mut first, mut rates, mut tokens) = (Vec::new(), Vec::new(), 0);
-        for run in 0..=repeats.max(1) {
+        for run in 0..=repeats {
             let made = engine.generate(&ids, new, &[], &mut |_| ControlFlow::Continue(())).await?;
             tokens = made.tokens.len();
-            if run > 0 {
+            if run > 0 || repeats == 0 {
                 first.push(made.first_token_seconds);
                 let rest = made.total_seconds - made.first_token_seconds;
                 rates.push(tokens.saturating_sub(1) as f64 / rest.max(1e-9));
@@ -80,57 +91,61 @@ pub async fn generate(engine: &mut Engine, lengths: &[usize], new: usize, repeat
     Ok(reports)
 }
 
-/// One start, from an open file and an open adapter to a model that answers.
+/// One start, from an open file to a model that answers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LoadReport {
-    /// Header, vocabulary and template.
-    pub header_seconds: f64,
-    /// Weights: reading, repacking, upload.
-    pub weights_seconds: f64,
-    /// Kernels and the first token.
-    pub warm_up_seconds: f64,
+    /// Opening the adapter.
+    pub device_seconds: f64,
+    /// The parts of loading.
+    pub parts: LoadTimes,
     /// All of it.
     pub seconds: f64,
     /// Bytes of the weights in the file.
     pub bytes: u64,
-    /// 10^9 bytes of weights a second.
+    /// 10^9 bytes of weights a second, read, repacked and uploaded.
     pub gigabytes_per_second: f64,
+    /// 10^9 bytes a second that one thread repacks.
+    pub repacked_per_second: f64,
 }
 
-/// Loads the model `repeats` times, one after the other, each given back before the next.
+/// Loads the model `repeats` times, each on a device of its own, so that kernels are compiled each time, and given back before the next.
 ///
 /// # Errors
-/// As [`Engine::load`].
-pub async fn load(gpu: &Gpu, source: &impl ByteSource, options: &LoadOptions, repeats: usize) -> Result<Vec<LoadReport>, EngineError> {
+/// As [`Gpu::open`] and [`Engine::load`].
+pub async fn load(
+    gpu: &GpuOptions,
+    source: &impl ByteSource,
+    options: &LoadOptions,
+    repeats: usize,
+) -> Result<(GpuInfo, Vec<LoadReport>), EngineError> {
     let mut reports = Vec::new();
-    for _ in 0..repeats.max(1) {
+    loop {
         let start = now_seconds();
-        let (mut weights, mut warm, mut bytes) = (start, start, 0);
-        let engine = Engine::load(gpu, source, options, &mut |progress| {
-            match progress {
-                LoadProgress::Header => {}
-                LoadProgress::Weights { total, .. } => {
-                    if bytes == 0 {
-                        weights = now_seconds();
-                    }
-                    bytes = total;
-                }
-                LoadProgress::WarmUp => warm = now_seconds(),
+        let gpu = Gpu::open(gpu).await?;
+        let opened = now_seconds();
+        let mut bytes = 0;
+        let engine = Engine::load(&gpu, source, options, &mut |progress| {
+            if let LoadProgress::Weights { total, .. } = progress {
+                bytes = total;
             }
             ControlFlow::Continue(())
         })
         .await?;
-        let end = now_seconds();
+        let seconds = now_seconds() - start;
+        let parts = *engine.load_times();
         drop(engine);
         gpu.wait().await?;
+        let rate = |seconds: f64| bytes as f64 / 1e9 / seconds.max(1e-9);
         reports.push(LoadReport {
-            header_seconds: weights - start,
-            weights_seconds: warm - weights,
-            warm_up_seconds: end - warm,
-            seconds: end - start,
+            device_seconds: opened - start,
+            parts,
+            seconds,
             bytes,
-            gigabytes_per_second: bytes as f64 / 1e9 / (warm - weights).max(1e-9),
+            gigabytes_per_second: rate(parts.weights),
+            repacked_per_second: rate(parts.stream.repack),
         });
+        if reports.len() >= repeats {
+            return Ok((gpu.info().clone(), reports));
+        }
     }
-    Ok(reports)
 }

@@ -111,6 +111,10 @@ pub struct ModelArgs {
     /// Longest prompt in tokens; a longer one is refused, never cut
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=MOST_TOKENS))]
     pub max_tokens: u32,
+
+    /// At the end, list the GPU time of every kernel on stderr (needs an adapter with timestamps)
+    #[arg(long)]
+    pub profile: bool,
 }
 
 /// `4GB`, `512 MiB`, `1000000`: bytes.

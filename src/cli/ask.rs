@@ -8,6 +8,7 @@ use super::fail::{Exit, Failure, print, print_json, safe};
 use super::input;
 use super::load::ModelFile;
 use super::prepare::Preparer;
+use super::profile;
 use super::runner::{self, Runner};
 use super::schedule::{Mode, how};
 use super::view::{self, Canvas};
@@ -53,6 +54,7 @@ pub fn run(args: &AskArgs) -> Result<Exit, Failure> {
     let mut case = Case::load(&args.model, row, wording, args.orderings.orderings()?, args.json)?;
     case.runner.mass = args.mass;
     let result = case.decide()?;
+    profile::report(&mut case.runner.engine)?;
     if args.json {
         print_json(&result)?;
         return Ok(Exit::Done);

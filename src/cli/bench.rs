@@ -6,11 +6,14 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::bench::shared::{Report, Workload};
+use crate::bench::synthetic::{NAMES, Synthetic};
 use crate::bench::{shared, speed};
-use crate::engine::LoadOptions;
-use crate::gpu::{Gpu, GpuOptions};
+use crate::engine::{Engine, EngineError, LoadOptions};
+use crate::gguf::ByteSource as _;
+use crate::gpu::GpuOptions;
 
 use super::args::ModelArgs;
+use super::bench_kernels;
 use super::fail::{Exit, Failure, print, print_json, safe};
 use super::interrupt;
 use super::load::ModelFile;
@@ -22,8 +25,11 @@ use super::view;
 #[command(after_help = "\
 Examples:
   semif bench prompt --gguf qwen.gguf
+  semif bench prompt --model synthetic:qwen3.5-4b --profile
   semif bench shared --gguf qwen.gguf --rows 21 --json
+  semif bench kernels
 
+A model synthetic:ID has the dimensions and tensor types of that model of `semif models` and random weights; it needs no file.
 Token ids come from a fixed seed, so every run and machine does the same work. A GPU or CPU that others use gives upper
 bounds only.")]
 pub struct BenchArgs {
@@ -33,6 +39,7 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum What {
+    Kernels(bench_kernels::KernelsArgs),
     Prompt(PromptArgs),
     Generate(GenerateArgs),
     Load(LoadArgs),
@@ -46,7 +53,7 @@ pub struct PromptArgs {
     pub model: ModelArgs,
 
     /// Prompt lengths in tokens
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "64,150,512,2048", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "64,150,512,2048,8000", value_parser = clap::value_parser!(u32).range(1..))]
     pub tokens: Vec<u32>,
 
     /// Runs of each length that count
@@ -142,6 +149,7 @@ struct Measured<'a, T> {
 
 pub fn run(args: &BenchArgs) -> Result<Exit, Failure> {
     match &args.what {
+        What::Kernels(args) => bench_kernels::run(args),
         What::Prompt(args) => prompt(args),
         What::Generate(args) => generate(args),
         What::Load(args) => load(args),
@@ -149,10 +157,43 @@ pub fn run(args: &BenchArgs) -> Result<Exit, Failure> {
     }
 }
 
-fn open(model: &ModelArgs) -> Result<(String, Runner), Failure> {
+/// What stands before the id of a model that is made up.
+const SYNTHETIC: &str = "synthetic:";
+
+/// A model that is made up, where the arguments ask for one.
+fn synthetic(model: &ModelArgs) -> Result<Option<Synthetic>, Failure> {
+    let Some(name) = model.choice.model.as_deref().and_then(|name| name.strip_prefix(SYNTHETIC)) else { return Ok(None) };
+    let unknown =
+        || Failure::input(format!("{name:?} cannot be made up; there are {}", NAMES.map(|n| format!("{SYNTHETIC}{n}")).join(", ")));
+    Synthetic::new(name, None, None).map(Some).ok_or_else(unknown)
+}
+
+/// Loads the model for prompts of up to `longest` tokens.
+fn open(model: &ModelArgs, longest: usize) -> Result<(String, Runner), Failure> {
     runner::check_tier(model)?;
+    let model = &ModelArgs { max_tokens: model.max_tokens.max(longest as u32), profile: false, ..model.clone() };
+    if let Some(source) = synthetic(model)? {
+        return Ok((source.describe(), Runner::load_source(&source, model)?));
+    }
     let file = ModelFile::open(&model.choice.path()?)?;
     Ok((file.reference().file, Runner::load(&file, model)?))
+}
+
+/// Runs once more with GPU timestamps, apart from what counts, and lists them.
+fn profile(
+    args: &ModelArgs,
+    runner: &mut Runner,
+    what: &str,
+    run: impl AsyncFnOnce(&mut Engine) -> Result<(), EngineError>,
+) -> Result<(), Failure> {
+    if args.profile {
+        runner.engine.set_profile(true)?;
+        pollster::block_on(run(&mut runner.engine))?;
+        eprint!("\n{what}");
+        super::profile::report(&mut runner.engine)?;
+        runner.engine.set_profile(false)?;
+    }
+    Ok(())
 }
 
 fn show<T: Serialize>(bench: &'static str, model: &str, runner: &Runner, json: bool, results: T, table: String) -> Result<(), Failure> {
@@ -170,8 +211,12 @@ fn sizes(tokens: &[u32]) -> Vec<usize> {
 }
 
 fn prompt(args: &PromptArgs) -> Result<Exit, Failure> {
-    let (model, mut runner) = open(&args.model)?;
-    let results = pollster::block_on(speed::prompt(&mut runner.engine, &sizes(&args.tokens), args.repeat as usize))?;
+    let lengths = sizes(&args.tokens);
+    let (model, mut runner) = open(&args.model, lengths.iter().copied().max().unwrap_or(1))?;
+    let results = pollster::block_on(speed::prompt(&mut runner.engine, &lengths, args.repeat as usize))?;
+    for &tokens in &lengths {
+        profile(&args.model, &mut runner, &format!("{tokens} tokens"), async |engine| speed::once(engine, tokens).await)?;
+    }
     let mut table = format!("{:>8} {:>12} {:>12} {:>12}\n", "tokens", "median", "fastest", "tokens/s");
     for r in &results {
         table.push_str(&format!(
@@ -187,10 +232,14 @@ fn prompt(args: &PromptArgs) -> Result<Exit, Failure> {
 }
 
 fn generate(args: &GenerateArgs) -> Result<Exit, Failure> {
-    let (model, mut runner) = open(&args.model)?;
     let lengths = sizes(&args.tokens);
+    let (model, mut runner) = open(&args.model, lengths.iter().copied().max().unwrap_or(1) + args.max_new as usize)?;
     let work = speed::generate(&mut runner.engine, &lengths, args.max_new as usize, args.repeat as usize);
     let results = pollster::block_on(work)?;
+    for &tokens in &lengths {
+        let once = async |engine: &mut Engine| speed::generate(engine, &[tokens], args.max_new as usize, 0).await.map(|_| ());
+        profile(&args.model, &mut runner, &format!("{} tokens after {tokens}, with the prompt", args.max_new), once)?;
+    }
     let mut table = format!("{:>8} {:>8} {:>12} {:>12}\n", "prompt", "new", "first token", "tokens/s");
     for r in &results {
         let first = view::seconds(r.first_token_seconds);
@@ -202,15 +251,21 @@ fn generate(args: &GenerateArgs) -> Result<Exit, Failure> {
 
 fn load(args: &LoadArgs) -> Result<Exit, Failure> {
     let options = LoadOptions { precision: runner::precision(&args.model)?, max_tokens: args.model.max_tokens, ..LoadOptions::default() };
-    let file = ModelFile::open(&args.model.choice.path()?)?;
-    let gpu = pollster::block_on(Gpu::open(&GpuOptions { adapter: args.model.adapter.clone(), ..GpuOptions::default() }))?;
-    let results = pollster::block_on(speed::load(&gpu, &file.source, &options, args.repeat as usize))?;
+    let gpu = GpuOptions { adapter: args.model.adapter.clone(), memory: args.model.gpu_memory, ..GpuOptions::default() };
+    let repeat = args.repeat as usize;
+    let (model, (info, results)) = match synthetic(&args.model)? {
+        Some(source) => (source.describe(), pollster::block_on(speed::load(&gpu, &source, &options, repeat))?),
+        None => {
+            let file = ModelFile::open(&args.model.choice.path()?)?;
+            (file.reference().file, pollster::block_on(speed::load(&gpu, &file.source, &options, repeat))?)
+        }
+    };
+    let adapter = &info.adapter;
     if args.json {
-        let adapter = &gpu.info().adapter;
-        let precision = options.precision.tier(gpu.info())?.to_string();
+        let precision = options.precision.tier(&info)?.to_string();
         print_json(&Measured {
             bench: "load",
-            model: &file.reference().file,
+            model: &model,
             adapter: &adapter.name,
             backend: &adapter.backend,
             driver: &adapter.driver,
@@ -219,17 +274,43 @@ fn load(args: &LoadArgs) -> Result<Exit, Failure> {
         })?;
         return Ok(Exit::Done);
     }
-    let mut table = format!("{:>10} {:>10} {:>10} {:>10} {:>8}\n", "header", "weights", "warm-up", "all", "GB/s");
+    let mut table = format!(
+        "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}   {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
+        "device",
+        "header",
+        "allocate",
+        "weights",
+        "waiting",
+        "warm-up",
+        "all",
+        "GB/s",
+        "tokenizer",
+        "compile",
+        "read",
+        "repack",
+        "upload",
+        "GPU wait"
+    );
     for r in &results {
-        let times = [r.header_seconds, r.weights_seconds, r.warm_up_seconds, r.seconds].map(view::seconds);
-        table.push_str(&format!("{:>10} {:>10} {:>10} {:>10} {:>8.2}\n", times[0], times[1], times[2], times[3], r.gigabytes_per_second));
+        let p = &r.parts;
+        let line = [r.device_seconds, p.header, p.allocate, p.weights, p.waiting, p.warm_up, r.seconds]
+            .map(|s| format!("{:>9}", view::seconds(s)));
+        let beside = [p.tokenizer, p.compile, p.stream.read, p.stream.repack, p.stream.upload, p.stream.wait]
+            .map(|s| format!("{:>9}", view::seconds(s)));
+        table.push_str(&format!("{} {:>7.2}   {}\n", line.join(" "), r.gigabytes_per_second, beside.join(" ")));
     }
-    print(&format!("{} on {}\n\n{table}", safe(&file.reference().file), safe(&gpu.info().adapter.name)))?;
+    let first = results.first().map_or(String::new(), |r| {
+        format!(
+            "The columns on the right run beside the weights: {} kernels, and {} threads whose times are added up; one repacks {:.2} GB/s.\n",
+            r.parts.kernels, r.parts.stream.threads, r.repacked_per_second
+        )
+    });
+    print(&format!("{} on {}\n\n{table}\n{first}", safe(&model), safe(&adapter.name)))?;
     Ok(Exit::Done)
 }
 
 fn shared(args: &SharedArgs) -> Result<Exit, Failure> {
-    let (model, mut runner) = open(&args.model)?;
+    let (model, mut runner) = open(&args.model, (args.state_tokens + args.suffix_tokens) as usize)?;
     interrupt::graceful();
     let workload = Workload {
         states: args.states as usize,
@@ -267,6 +348,7 @@ fn shared(args: &SharedArgs) -> Result<Exit, Failure> {
         ));
     }
     let agrees = report.agrees();
+    profile(&args.model, &mut runner, "one state, together", async |engine| shared::together(engine, &workload).await)?;
     show("shared", &model, &runner, args.json, &report, table)?;
     if !agrees {
         return Err(Failure { exit: Exit::Gpu, message: "the paths do not agree in every bit".to_owned() });

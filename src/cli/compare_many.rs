@@ -16,6 +16,7 @@ use super::fail::{Exit, Failure, print, print_json, safe};
 use super::input;
 use super::load::ModelFile;
 use super::prepare::Preparer;
+use super::profile;
 use super::runner::{self, Runner};
 use super::schedule::{Mode, how};
 use super::view;
@@ -76,6 +77,7 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
             .map(|all| all.into_iter().map(|yes| Answer { answer: word(yes), confidence: None }).collect()),
     };
     generated.judge(parsed.as_ref().err());
+    profile::report(&mut runner.engine)?;
     let answers = parsed.ok();
     let same = |answers: &Vec<Answer>| direct.iter().zip(answers).filter(|(row, answer)| decided(row) == answer.answer).count();
     let agreement = answers.as_ref().map(|answers| same(answers) as f64 / direct.len().max(1) as f64);

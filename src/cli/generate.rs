@@ -12,6 +12,7 @@ use super::fail::{Exit, Failure, print, print_json, safe};
 use super::input::text_argument;
 use super::interrupt;
 use super::load::ModelFile;
+use super::profile;
 use super::runner::{self, Runner};
 use super::view;
 
@@ -63,6 +64,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     }))?;
+    profile::report(&mut runner.engine)?;
     let count = made.tokens.len();
     let rate = (count > 1).then(|| (count - 1) as f64 / (made.total_seconds - made.first_token_seconds).max(1e-9));
     let reply = Reply {

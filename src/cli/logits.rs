@@ -9,6 +9,7 @@ use super::fail::{Exit, Failure, print_json};
 use super::input::sequences;
 use super::load::ModelFile;
 use super::prepare::check_budget;
+use super::profile;
 use super::runner::{self, Runner};
 
 #[derive(Serialize)]
@@ -43,6 +44,7 @@ pub fn run(args: &LogitsArgs) -> Result<Exit, Failure> {
         let read = pollster::block_on(runner.engine.logits(tokens, &ask))?;
         print_json(&Line { n: tokens.len(), labels: read.labels, top: read.top, lse: read.lse, argmax: read.argmax, logits: read.full })?;
     }
+    profile::report(&mut runner.engine)?;
     Ok(Exit::Done)
 }
 

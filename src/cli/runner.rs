@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::decision::{ModelRef, ServingConfig};
 use crate::engine::{Ask, Engine, EngineError, ErrorKind, LoadOptions, LoadProgress, Precision, SharedAsk};
-use crate::gguf::ByteSource as _;
+use crate::gguf::ByteSource;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::hub::{Event, Hub, HubError, Ladder, PullOptions};
 
@@ -150,12 +150,20 @@ impl Runner {
     /// # Errors
     /// Exit codes 2 (adapter name, tier), 3, 4, 130.
     pub fn load(file: &ModelFile, args: &ModelArgs) -> Result<Runner, Failure> {
+        Self::load_source(&file.source, args)
+    }
+
+    /// The same from any source.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn load_source(source: &impl ByteSource, args: &ModelArgs) -> Result<Runner, Failure> {
         let options = LoadOptions { precision: precision(args)?, max_tokens: args.max_tokens, ..LoadOptions::default() };
         let gpu =
             pollster::block_on(Gpu::open(&GpuOptions { adapter: args.adapter.clone(), memory: args.gpu_memory, ..GpuOptions::default() }))?;
-        let bar = progress_bar(file.source.len(), BYTES);
+        let bar = progress_bar(source.len(), BYTES);
         bar.set_message("loading");
-        let loaded = pollster::block_on(Engine::load(&gpu, &file.source, &options, &mut |progress| {
+        let loaded = pollster::block_on(Engine::load(&gpu, source, &options, &mut |progress| {
             match progress {
                 LoadProgress::Header => {}
                 LoadProgress::Weights { done, total } => {
@@ -172,13 +180,14 @@ impl Runner {
             if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }));
         bar.finish_and_clear();
-        let engine = loaded.map_err(|error| {
+        let mut engine = loaded.map_err(|error| {
             let failure = refusal(error, args.max_tokens);
             match failure.exit {
-                Exit::ModelFile => Failure::model_file(format!("{}: {}", file.source.describe(), failure.message)),
+                Exit::ModelFile => Failure::model_file(format!("{}: {}", source.describe(), failure.message)),
                 _ => failure,
             }
         })?;
+        engine.set_profile(args.profile)?;
         let adapter = &gpu.info().adapter;
         let config = ServingConfig {
             engine: format!("semif {}", env!("CARGO_PKG_VERSION")),

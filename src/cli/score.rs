@@ -14,6 +14,7 @@ use super::interrupt;
 use super::load::ModelFile;
 use super::output::{self, Output};
 use super::prepare::Preparer;
+use super::profile;
 use super::resume::{self, Expected};
 use super::runner::{self, Runner, progress_bar};
 
@@ -59,6 +60,9 @@ pub fn run(args: &ScoreArgs) -> Result<Exit, Failure> {
     }
     let ended = batch::run(&planned, &facts, scorer, &mut out, &interrupt::STOP, &mut || bar.inc(1));
     bar.finish_and_clear();
+    if let Some(runner) = &mut runner {
+        profile::report(&mut runner.engine)?;
+    }
     let (written, waits) = (out.written(), out.waits());
     let kept = || match (written, waits) {
         (0, 0) => String::new(),

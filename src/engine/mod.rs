@@ -17,9 +17,9 @@ pub use session::{SharedRun, StateId};
 pub use shared::{Reading, SharedAsk, SharedReading};
 
 use crate::gguf::{ByteSource, Gguf};
-use crate::gpu::{Buffer, Gpu, Recorder};
+use crate::gpu::{Buffer, Gpu, KernelTime, Recorder, background, now_seconds};
 use crate::kernels::linear::Tier;
-use crate::model::{Cache, Config, Forward, ModelError, ModelPlan, UploadProgress, Weights};
+use crate::model::{Cache, Config, Forward, ModelError, ModelPlan, StreamTimes, UploadProgress, Weights};
 use crate::text::TextModel;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -59,6 +59,31 @@ impl Default for LoadOptions {
     }
 }
 
+/// Where the time of a load went, in seconds. Tokenizer and kernels are made beside the weights, natively.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
+pub struct LoadTimes {
+    /// Reading the header and vocabulary.
+    pub header: f64,
+    /// Tokenizer and template, beside the weights.
+    pub tokenizer: f64,
+    /// Taking GPU memory, and finding out which kernels are needed.
+    pub allocate: f64,
+    /// The weights: reading, repacking and upload, which overlap.
+    pub weights: f64,
+    /// What the threads of that did.
+    pub stream: StreamTimes,
+    /// Kernels compiled beside the weights.
+    pub kernels: usize,
+    /// Seconds until they were.
+    pub compile: f64,
+    /// What tokenizer and kernels took longer than the weights.
+    pub waiting: f64,
+    /// First runs.
+    pub warm_up: f64,
+    /// From the open file to a model that answers.
+    pub all: f64,
+}
+
 /// A model on a GPU.
 pub struct Engine {
     gpu: Gpu,
@@ -84,6 +109,7 @@ pub struct Engine {
     next_state: u64,
     /// Operations a second as last measured, 0 before.
     rate: f64,
+    times: LoadTimes,
 }
 
 /// Most answer slots or labels read at once.
@@ -107,13 +133,18 @@ impl Engine {
         };
         let tier = options.precision.tier(gpu.info())?;
         go(progress(LoadProgress::Header))?;
-        let gguf = Gguf::read(source).await.map_err(ModelError::from)?;
+        let start = now_seconds();
+        let gguf = Arc::new(Gguf::read(source).await.map_err(ModelError::from)?);
         let config = Config::read(&gguf)?;
-        // A file without a usable tokenizer still has logits.
-        let (text, text_error) = match TextModel::from_gguf(&gguf.metadata) {
-            Ok(text) => (Some(Arc::new(text)), None),
-            Err(e) => (None, Some(e.to_string())),
-        };
+        let mut times = LoadTimes { header: now_seconds() - start, ..LoadTimes::default() };
+        // Nobody needs the tokenizer before the weights are there.
+        let text = background({
+            let gguf = gguf.clone();
+            move || {
+                let start = now_seconds();
+                (TextModel::from_gguf(&gguf.metadata), now_seconds() - start)
+            }
+        });
         let limits = gpu.info().into();
         let plan = ModelPlan::new(&gguf, &config, limits)?;
         let chunk = if options.chunk > 0 { options.chunk } else { Self::default_chunk(gpu) };
@@ -127,9 +158,8 @@ impl Engine {
             }
             cache_budget = cache_budget.min(available - info.memory.total());
         }
-        let mut upload = |p: UploadProgress| progress(LoadProgress::Weights { done: p.done, total: p.total });
-        let weights = Weights::upload(gpu, source, &config, &plan, &mut upload).await?;
-        go(progress(LoadProgress::WarmUp))?;
+        let allocated = now_seconds();
+        let (weights, loading) = Weights::allocate(gpu, source, &config, &plan).await?;
         let mut engine = Engine {
             gpu: gpu.clone(),
             rec: Recorder::new(gpu).await?,
@@ -137,8 +167,8 @@ impl Engine {
             cache: Cache::new(gpu, &config),
             config,
             weights,
-            text,
-            text_error,
+            text: None,
+            text_error: None,
             info,
             max_tokens: options.max_tokens,
             ids: gpu.buffer("slot ids", MOST_IDS as u64 * 4).await?,
@@ -149,10 +179,36 @@ impl Engine {
             states: Vec::new(),
             next_state: 0,
             rate: 0.0,
+            times: LoadTimes::default(),
         };
-        // Half a second of work at the speed of a slow adapter, until a measurement is there.
-        engine.rec.set_budget(20_000_000_000);
+        // What the first run will need is compiled while the weights stream in.
+        engine.rec.begin_rehearsal();
+        let rehearsed = engine.warm_up().await;
+        let kernels = engine.rec.end_rehearsal();
+        rehearsed?;
+        engine.rate = 0.0;
+        times.kernels = kernels.len();
+        let compiling = gpu.compile_ahead(kernels);
+        times.allocate = now_seconds() - allocated;
+        let streaming = now_seconds();
+        let mut upload = |p: UploadProgress| progress(LoadProgress::Weights { done: p.done, total: p.total });
+        times.stream = loading.stream(gpu, source, &mut upload).await?;
+        let streamed = now_seconds();
+        times.weights = streamed - streaming;
+        go(progress(LoadProgress::WarmUp))?;
+        times.compile = compiling.wait();
+        let (text, seconds) = text.wait();
+        times.tokenizer = seconds;
+        // A file without a usable tokenizer still has logits.
+        match text {
+            Ok(text) => engine.text = Some(Arc::new(text)),
+            Err(e) => engine.text_error = Some(e.to_string()),
+        }
+        times.waiting = now_seconds() - streamed;
         engine.warm_up().await?;
+        times.warm_up = now_seconds() - streamed - times.waiting;
+        times.all = now_seconds() - start;
+        engine.times = times;
         Ok(engine)
     }
 
@@ -176,6 +232,11 @@ impl Engine {
         self.text.clone().ok_or_else(|| EngineError::NoText(self.text_error.clone().unwrap_or_default()))
     }
 
+    /// Where the time of loading went.
+    pub fn load_times(&self) -> &LoadTimes {
+        &self.times
+    }
+
     /// What the model is and what it takes.
     pub fn info(&self) -> &ModelInfo {
         &self.info
@@ -189,6 +250,30 @@ impl Engine {
     /// The precision tier that runs.
     pub fn tier(&self) -> Tier {
         self.forward.tier()
+    }
+
+    /// Takes GPU timestamps of every kernel from now on, or no longer. No result changes, but runs take a little longer.
+    ///
+    /// # Errors
+    /// The adapter has no timestamps.
+    pub fn set_profile(&mut self, on: bool) -> Result<(), EngineError> {
+        Ok(self.rec.set_profile(on)?)
+    }
+
+    /// GPU time by kernel since the last call, longest first; nothing unless [`Engine::set_profile`] was asked for.
+    ///
+    /// # Errors
+    /// GPU faults.
+    pub async fn take_profile(&mut self) -> Result<Vec<KernelTime>, EngineError> {
+        Ok(self.rec.take_profile(false).await?)
+    }
+
+    /// The same, with products of different shapes told apart.
+    ///
+    /// # Errors
+    /// GPU faults.
+    pub async fn take_profile_by_shape(&mut self) -> Result<Vec<KernelTime>, EngineError> {
+        Ok(self.rec.take_profile(true).await?)
     }
 
     /// Buffers that the embedding and all matrices together are in: more where a binding limit splits them.

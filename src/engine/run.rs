@@ -109,12 +109,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Learns the adapter's speed, and with it how much work a submit may hold.
+    /// Learns the adapter's speed.
     pub(super) fn learn(&mut self, operations: f64, seconds: f64) {
         if operations > 1e8 && seconds > 0.0 {
             self.rate = operations / seconds;
-            self.rec.set_budget((self.rate * SUBMIT_SECONDS) as u64);
         }
+    }
+
+    /// Seconds of the longest submit since the last call, as far as can be told: what a browser's page waited for at most.
+    pub fn longest_submit(&mut self) -> f64 {
+        self.rec.longest_submit()
     }
 
     pub(super) fn operations(&self, tokens: usize) -> f64 {

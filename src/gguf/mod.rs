@@ -23,7 +23,7 @@ mod tests;
 pub use error::{GgufError, Problem};
 pub use metadata::{Metadata, MetadataError, Optional};
 pub use parse::{Gguf, TensorInfo};
-pub use source::{ByteSource, MemorySource, SourceError};
+pub use source::{BlockingSource, ByteSource, MemorySource, SourceError};
 pub use split::{SplitName, SplitSource};
 pub use types::TensorType;
 pub use value::{Array, StringArray, Value, ValueType};

@@ -60,11 +60,25 @@ pub trait ByteSource {
     /// undefined.
     async fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError>;
 
+    /// This source again, where reads simply block and several threads may read at once. Loading then uses all of them.
+    fn blocking(&self) -> Option<&dyn BlockingSource> {
+        None
+    }
+
     /// The GGUF files that lie one after the other in this source: one, unless it joins the parts of a split model.
     /// [`crate::gguf::Gguf::read`] merges the index of all of them.
     fn parts(&self) -> Vec<Range<u64>> {
         std::iter::once(0..self.len()).collect()
     }
+}
+
+/// A source that any thread may read, as a file on disk is.
+pub trait BlockingSource: Sync {
+    /// As [`ByteSource::read_at`].
+    ///
+    /// # Errors
+    /// The same.
+    fn read_blocking(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError>;
 }
 
 impl<S: ByteSource> ByteSource for &S {
@@ -78,6 +92,10 @@ impl<S: ByteSource> ByteSource for &S {
 
     async fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
         (**self).read_at(offset, buf).await
+    }
+
+    fn blocking(&self) -> Option<&dyn BlockingSource> {
+        (**self).blocking()
     }
 
     fn parts(&self) -> Vec<Range<u64>> {
@@ -99,6 +117,17 @@ impl MemorySource {
     }
 }
 
+impl BlockingSource for MemorySource {
+    fn read_blocking(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        let end = offset.saturating_add(buf.len() as u64);
+        let out_of_range = || SourceError::OutOfRange { place: self.name.clone(), offset, end, len: self.len() };
+        let start = usize::try_from(offset).map_err(|_| out_of_range())?;
+        let bytes = self.bytes.get(start..).and_then(|tail| tail.get(..buf.len())).ok_or_else(out_of_range)?;
+        buf.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
 impl ByteSource for MemorySource {
     fn len(&self) -> u64 {
         self.bytes.len() as u64
@@ -109,12 +138,11 @@ impl ByteSource for MemorySource {
     }
 
     async fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        let end = offset.saturating_add(buf.len() as u64);
-        let out_of_range = || SourceError::OutOfRange { place: self.name.clone(), offset, end, len: self.len() };
-        let start = usize::try_from(offset).map_err(|_| out_of_range())?;
-        let bytes = self.bytes.get(start..).and_then(|tail| tail.get(..buf.len())).ok_or_else(out_of_range)?;
-        buf.copy_from_slice(bytes);
-        Ok(())
+        self.read_blocking(offset, buf)
+    }
+
+    fn blocking(&self) -> Option<&dyn BlockingSource> {
+        Some(self)
     }
 }
 

@@ -76,6 +76,14 @@ struct Inner {
     usage: Arc<Usage>,
 }
 
+/// A place in the stream of submitted work.
+#[derive(Debug)]
+pub struct Mark {
+    #[cfg_attr(target_arch = "wasm32", allow(dead_code))]
+    submitted: wgpu::SubmissionIndex,
+    done: futures_channel::oneshot::Receiver<()>,
+}
+
 /// An open device. Cheap to clone; all clones are the same device.
 #[derive(Clone)]
 pub struct Gpu(Arc<Inner>);
@@ -183,7 +191,7 @@ impl Gpu {
         let mut abilities = probe::of(&instance, adapter, software, options.default_limits);
         let mut features = wgpu::Features::empty();
         if !options.default_limits {
-            features |= adapter.features() & wgpu::Features::TIMESTAMP_QUERY;
+            features |= adapter.features() & (wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
             if abilities.matrices || options.half {
                 features |= adapter.features() & wgpu::Features::SHADER_F16;
             }
@@ -287,6 +295,12 @@ impl Gpu {
         Ok(Buffer::new(raw, size, self.0.usage.clone()))
     }
 
+    /// A small buffer without the checks above: what goes wrong shows at the next [`Gpu::check`].
+    pub(super) fn plain_buffer(&self, label: &str, size: u64, usage: wgpu::BufferUsages) -> Buffer {
+        let raw = self.0.device.create_buffer(&wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false });
+        Buffer::new(raw, size, self.0.usage.clone())
+    }
+
     /// Bytes of all buffers now alive.
     pub fn memory_in_use(&self) -> u64 {
         self.0.usage.now.load(Ordering::Relaxed)
@@ -302,11 +316,27 @@ impl Gpu {
         self.0.queue.write_buffer(&buffer.raw, offset, data);
     }
 
-    /// Lets queued writes go to the device and waits (natively) until they are there, so that staging memory is given back.
-    pub fn flush_writes(&self) {
-        self.0.queue.submit([]);
+    /// Lets queued writes go to the device. [`Gpu::reached`] tells when they are there and their staging memory is given back.
+    pub fn flush_writes(&self) -> Mark {
+        let submitted = self.0.queue.submit([]);
+        let (tx, done) = futures_channel::oneshot::channel();
+        self.0.queue.on_submitted_work_done(move || {
+            let _ = tx.send(());
+        });
+        Mark { submitted, done }
+    }
+
+    /// Waits until everything submitted before the mark is done; what came after it may still run.
+    ///
+    /// # Errors
+    /// Whatever went wrong meanwhile.
+    pub async fn reached(&self, mark: Mark) -> Result<(), GpuError> {
         #[cfg(not(target_arch = "wasm32"))]
-        let _ = self.0.device.poll(wgpu::PollType::wait_indefinitely());
+        if let Err(e) = self.0.device.poll(wgpu::PollType::Wait { submission_index: Some(mark.submitted), timeout: None }) {
+            return Err(self.take_fault().unwrap_or_else(|| GpuError::Lost(e.to_string())));
+        }
+        let _ = mark.done.await;
+        self.check()
     }
 
     /// Waits until all submitted work is done.

@@ -41,6 +41,9 @@ pub enum GpuError {
         "the GPU device was lost ({0}): other programs may have reset the driver; try again, and if it happens again use a smaller model"
     )]
     Lost(String),
+    /// GPU times were asked for.
+    #[error("the adapter {0} gives no GPU timestamps; measure without --profile")]
+    NoTimestamps(String),
     /// A kernel or command was refused: a fault in this program or the driver.
     #[error("the GPU refused a command: {0}")]
     Validation(String),

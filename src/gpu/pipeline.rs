@@ -1,7 +1,7 @@
-//! Compute pipelines, made once for each kernel variant.
+//! Compute pipelines, made once for each kernel variant, at its first use or ahead of it.
 
 use super::{Gpu, GpuError};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// How a kernel uses a storage binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,26 +20,51 @@ pub struct Kernel {
     pub label: String,
     /// Storage bindings.
     pub access: Vec<Access>,
-    pub(super) pipeline: wgpu::ComputePipeline,
-    pub(super) layout: wgpu::BindGroupLayout,
+    wgsl: String,
+    compiled: OnceLock<Compiled>,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    pipeline: wgpu::ComputePipeline,
+    layout: wgpu::BindGroupLayout,
+}
+
+impl Kernel {
+    /// Compiles the kernel, unless that is done; several threads may each compile another one.
+    pub fn compile(&self, gpu: &Gpu) {
+        self.compiled(gpu);
+    }
+
+    fn compiled(&self, gpu: &Gpu) -> &Compiled {
+        self.compiled.get_or_init(|| gpu.compile(&self.label, &self.access, &self.wgsl))
+    }
+
+    pub(super) fn pipeline(&self, gpu: &Gpu) -> &wgpu::ComputePipeline {
+        &self.compiled(gpu).pipeline
+    }
+
+    pub(super) fn layout(&self, gpu: &Gpu) -> &wgpu::BindGroupLayout {
+        &self.compiled(gpu).layout
+    }
 }
 
 /// Size of the uniform parameter block every kernel sees, bytes.
 pub(super) const PARAMS_BYTES: u64 = 64;
 
 impl Gpu {
-    /// The kernel `label`, compiled from `wgsl` the first time it is asked for.
+    /// The kernel `label` of the shader `wgsl`. It is compiled at its first dispatch, or by [`Kernel::compile`] before that.
     pub fn kernel(&self, label: &str, access: &[Access], wgsl: impl FnOnce() -> String) -> Arc<Kernel> {
         let mut kernels = self.kernels().lock().unwrap_or_else(|e| e.into_inner());
         if let Some(k) = kernels.get(label) {
             return k.clone();
         }
-        let kernel = Arc::new(self.compile(label, access, &wgsl()));
+        let kernel = Arc::new(Kernel { label: label.to_string(), access: access.to_vec(), wgsl: wgsl(), compiled: OnceLock::new() });
         kernels.insert(label.to_string(), kernel.clone());
         kernel
     }
 
-    fn compile(&self, label: &str, access: &[Access], wgsl: &str) -> Kernel {
+    fn compile(&self, label: &str, access: &[Access], wgsl: &str) -> Compiled {
         let device = self.device();
         let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {
             binding: binding as u32,
@@ -81,7 +106,7 @@ impl Gpu {
             compilation_options: wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: false, ..Default::default() },
             cache: None,
         });
-        Kernel { label: label.to_string(), access: access.to_vec(), pipeline, layout }
+        Compiled { pipeline, layout }
     }
 
     /// Waits for nothing, but reports what went wrong since the last call (compilation, validation, memory, loss).

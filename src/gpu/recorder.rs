@@ -1,6 +1,8 @@
 //! Recording dispatches: parameters in one uniform arena, bind groups made once, one compute pass a submit.
 
+use super::pace::Pace;
 use super::pipeline::PARAMS_BYTES;
+use super::profile::{KernelTime, Profile, Stamps, Work};
 use super::{Buffer, Gpu, GpuError, Kernel, View};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,14 +30,22 @@ pub fn now_seconds() -> f64 {
 type BindKey = (usize, Vec<(u64, u64, u64)>);
 
 enum Step {
-    Dispatch { kernel: Arc<Kernel>, bind: wgpu::BindGroup, slot: u32, groups: [u32; 3] },
+    Dispatch(Dispatch),
     Copy { from: wgpu::Buffer, from_offset: u64, to: wgpu::Buffer, to_offset: u64, size: u64 },
+}
+
+struct Dispatch {
+    kernel: Arc<Kernel>,
+    bind: wgpu::BindGroup,
+    slot: u32,
+    groups: [u32; 3],
+    work: Work,
 }
 
 /// Collects dispatches and sends them in passes. Kept for the life of a model, so that bind groups are made once.
 ///
-/// On slow adapters a long recording is cut into several submits, each about `budget` operations, so that no submit
-/// blocks the GPU for long (a browser's watchdog resets it otherwise). Cutting changes no result.
+/// A long recording is cut into several submits, so that none blocks the GPU for long (a browser's watchdog resets it otherwise): 40 ms
+/// in a browser by the speed that was measured of late, see `pace.rs`. Cutting changes no result.
 pub struct Recorder {
     gpu: Gpu,
     params: Buffer,
@@ -44,7 +54,11 @@ pub struct Recorder {
     binds: HashMap<BindKey, wgpu::BindGroup>,
     cost: u64,
     budget: u64,
+    pace: Pace,
     dispatches: u64,
+    profile: Option<Profile>,
+    /// Kernels met by a rehearsal.
+    rehearsal: Option<Vec<Arc<Kernel>>>,
 }
 
 impl Recorder {
@@ -54,8 +68,19 @@ impl Recorder {
     /// Out of memory.
     pub async fn new(gpu: &Gpu) -> Result<Self, GpuError> {
         let params = gpu.buffer_with("kernel parameters", SLOT * SLOTS, wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST).await?;
-        let binds = HashMap::new();
-        Ok(Self { gpu: gpu.clone(), params, bytes: Vec::new(), steps: Vec::new(), binds, cost: 0, budget: u64::MAX, dispatches: 0 })
+        Ok(Self {
+            gpu: gpu.clone(),
+            params,
+            bytes: Vec::new(),
+            steps: Vec::new(),
+            binds: HashMap::new(),
+            cost: 0,
+            budget: 0,
+            pace: Pace::default(),
+            dispatches: 0,
+            profile: None,
+            rehearsal: None,
+        })
     }
 
     /// The device recorded for.
@@ -63,9 +88,12 @@ impl Recorder {
         &self.gpu
     }
 
-    /// Operations allowed in one submit from now on.
-    pub fn set_budget(&mut self, operations: u64) {
-        self.budget = operations.max(1);
+    /// Seconds that the longest submit since the last call took on the GPU, as far as can be told from when submits were reported done;
+    /// 0 where all were too short to tell.
+    pub fn longest_submit(&mut self) -> f64 {
+        let longest = self.pace.longest();
+        self.pace.forget_longest();
+        longest
     }
 
     /// Dispatches recorded so far, over all submits.
@@ -73,33 +101,91 @@ impl Recorder {
         self.dispatches
     }
 
+    /// Takes GPU timestamps of every dispatch from now on, or no longer.
+    ///
+    /// # Errors
+    /// [`GpuError::NoTimestamps`].
+    pub fn set_profile(&mut self, on: bool) -> Result<(), GpuError> {
+        if on && !self.gpu.info().timestamps {
+            return Err(GpuError::NoTimestamps(self.gpu.info().adapter.name.clone()));
+        }
+        self.profile = on.then(Profile::default);
+        Ok(())
+    }
+
+    /// GPU time by kernel since the last call, longest first; nothing without [`Recorder::set_profile`]. With `shapes`, products of
+    /// different shapes are told apart.
+    ///
+    /// # Errors
+    /// As [`Gpu::read`].
+    pub async fn take_profile(&mut self, shapes: bool) -> Result<Vec<KernelTime>, GpuError> {
+        self.submit();
+        match &mut self.profile {
+            Some(profile) => profile.take(&self.gpu, shapes).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// From here to [`Recorder::end_rehearsal`] nothing runs: dispatches only note their kernels, and readbacks give zeros. It tells which
+    /// kernels a piece of work needs, so that they can be compiled while something else takes its time.
+    pub fn begin_rehearsal(&mut self) {
+        self.submit();
+        self.rehearsal = Some(Vec::new());
+    }
+
+    /// The kernels that the rehearsal met, in order.
+    pub fn end_rehearsal(&mut self) -> Vec<Arc<Kernel>> {
+        self.rehearsal.take().unwrap_or_default()
+    }
+
     /// Forgets cached bind groups, so that dropped buffers are really freed.
     pub fn forget_bind_groups(&mut self) {
         self.binds.clear();
     }
 
-    /// Records one dispatch. `params` is the kernel's parameter struct (at most 64 bytes), `cost` its operations.
-    pub fn dispatch<P: bytemuck::Pod>(&mut self, kernel: &Arc<Kernel>, views: &[View<'_>], params: &P, groups: [u32; 3], cost: u64) {
+    /// Records one dispatch. `params` is the kernel's parameter struct (at most 64 bytes), `work` its operations, with
+    /// the bytes it moves where the kernel knows them.
+    pub fn dispatch<P: bytemuck::Pod>(
+        &mut self,
+        kernel: &Arc<Kernel>,
+        views: &[View<'_>],
+        params: &P,
+        groups: [u32; 3],
+        work: impl Into<Work>,
+    ) {
+        let work = work.into();
         debug_assert_eq!(views.len(), kernel.access.len(), "{}", kernel.label);
         debug_assert!(size_of::<P>() as u64 <= PARAMS_BYTES, "{}", kernel.label);
         if groups.contains(&0) {
             return;
         }
-        let slot = self.bytes.len() as u64;
-        if slot >= SLOT * SLOTS || (self.cost > 0 && self.cost.saturating_add(cost) > self.budget) {
-            self.submit();
-            return self.dispatch(kernel, views, params, groups, cost);
+        if let Some(met) = &mut self.rehearsal {
+            if !met.iter().any(|k| Arc::ptr_eq(k, kernel)) {
+                met.push(kernel.clone());
+            }
+            return;
         }
-        self.cost += cost;
+        let slot = self.bytes.len() as u64;
+        if slot >= SLOT * SLOTS || (self.cost > 0 && self.cost.saturating_add(work.cost()) > self.budget) {
+            self.submit();
+            return self.dispatch(kernel, views, params, groups, work);
+        }
+        if self.cost == 0 {
+            self.budget = self.pace.budget();
+        }
+        self.cost += work.cost();
         self.dispatches += 1;
         self.bytes.extend_from_slice(bytemuck::bytes_of(params));
         self.bytes.resize((slot + SLOT) as usize, 0);
         let bind = self.bind(kernel, views);
-        self.steps.push(Step::Dispatch { kernel: kernel.clone(), bind, slot: slot as u32, groups });
+        self.steps.push(Step::Dispatch(Dispatch { kernel: kernel.clone(), bind, slot: slot as u32, groups, work }));
     }
 
     /// Records a copy between buffers (offsets and size multiples of 4).
     pub fn copy(&mut self, from: View<'_>, to: &Buffer, to_offset: u64) {
+        if self.rehearsal.is_some() {
+            return;
+        }
         self.steps.push(Step::Copy {
             from: from.buffer.raw.clone(),
             from_offset: from.offset,
@@ -123,7 +209,7 @@ impl Recorder {
             .map(|(i, v)| wgpu::BindGroupEntry { binding: i as u32, resource: range(v.buffer, v.offset, v.size) })
             .collect();
         entries.push(wgpu::BindGroupEntry { binding: views.len() as u32, resource: range(&self.params, 0, PARAMS_BYTES) });
-        let descriptor = wgpu::BindGroupDescriptor { label: Some(&kernel.label), layout: &kernel.layout, entries: &entries };
+        let descriptor = wgpu::BindGroupDescriptor { label: Some(&kernel.label), layout: kernel.layout(&self.gpu), entries: &entries };
         let bind = self.gpu.device().create_bind_group(&descriptor);
         self.binds.insert(key, bind.clone());
         bind
@@ -145,30 +231,45 @@ impl Recorder {
         if !self.bytes.is_empty() {
             self.gpu.write(&self.params, 0, &self.bytes);
         }
+        let mut stamps = self.profile.as_ref().map(|_| Stamps::new(&self.gpu, self.steps.len()));
         let mut steps = self.steps.drain(..).peekable();
         while let Some(step) = steps.next() {
-            match step {
+            let first = match step {
                 Step::Copy { from, from_offset, to, to_offset, size } => {
                     encoder.copy_buffer_to_buffer(&from, from_offset, &to, to_offset, size);
+                    continue;
                 }
-                Step::Dispatch { kernel, bind, slot, groups } => {
-                    let mut pass = encoder.begin_compute_pass(&Default::default());
-                    let mut next = Some((kernel, bind, slot, groups));
-                    while let Some((kernel, bind, slot, [x, y, z])) = next.take() {
-                        pass.set_pipeline(&kernel.pipeline);
-                        pass.set_bind_group(0, &bind, &[slot]);
-                        pass.dispatch_workgroups(x, y, z);
-                        if let Some(Step::Dispatch { .. }) = steps.peek()
-                            && let Some(Step::Dispatch { kernel, bind, slot, groups }) = steps.next()
-                        {
-                            next = Some((kernel, bind, slot, groups));
-                        }
+                Step::Dispatch(first) => first,
+            };
+            let mut pass = match &mut stamps {
+                Some(stamps) => stamps.pass(&mut encoder),
+                None => encoder.begin_compute_pass(&Default::default()),
+            };
+            let mut next = Some(first);
+            while let Some(Dispatch { kernel, bind, slot, groups: [x, y, z], work }) = next.take() {
+                pass.set_pipeline(kernel.pipeline(&self.gpu));
+                pass.set_bind_group(0, &bind, &[slot]);
+                pass.dispatch_workgroups(x, y, z);
+                if let Some(stamps) = &mut stamps {
+                    stamps.dispatched(&mut pass, &kernel, work);
+                    if stamps.alone() {
+                        break;
                     }
                 }
+                next = match steps.next_if(|step| matches!(step, Step::Dispatch(_))) {
+                    Some(Step::Dispatch(dispatch)) => Some(dispatch),
+                    _ => None,
+                };
             }
         }
         drop(steps);
+        if let (Some(profile), Some(stamps)) = (&mut self.profile, stamps) {
+            profile.resolve(&self.gpu, &mut encoder, stamps);
+        }
         self.gpu.queue().submit([encoder.finish()]);
+        if self.cost > 0 {
+            self.pace.watch(&self.gpu, self.cost);
+        }
         self.bytes.clear();
         self.cost = 0;
     }
@@ -179,6 +280,9 @@ impl Recorder {
     /// As [`Gpu::read`].
     pub async fn finish_and_read(&mut self, view: View<'_>) -> Result<Vec<u8>, GpuError> {
         self.submit();
+        if self.rehearsal.is_some() {
+            return Ok(vec![0; view.size as usize]);
+        }
         self.gpu.read(view.buffer, view.offset, view.size).await
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::gguf::{ByteSource, SourceError, SplitName};
+use crate::gguf::{BlockingSource, ByteSource, SourceError, SplitName};
 
 /// A file that cannot be opened, in words.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +139,12 @@ impl Part {
     }
 }
 
+impl BlockingSource for FileSource {
+    fn read_blocking(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        self.fill(offset, buf)
+    }
+}
+
 impl ByteSource for FileSource {
     fn len(&self) -> u64 {
         self.parts.last().map_or(0, |part| part.start + part.stamp.bytes)
@@ -154,6 +160,10 @@ impl ByteSource for FileSource {
 
     async fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
         self.fill(offset, buf)
+    }
+
+    fn blocking(&self) -> Option<&dyn BlockingSource> {
+        Some(self)
     }
 
     fn parts(&self) -> Vec<Range<u64>> {

@@ -3,7 +3,7 @@
 use super::Variant;
 use super::rope::Cache;
 use crate::gpu::template::Defs;
-use crate::gpu::{Access, Recorder, View};
+use crate::gpu::{Access, Recorder, View, Work};
 use bytemuck::{Pod, Zeroable};
 
 #[repr(C)]
@@ -26,7 +26,8 @@ pub fn variant() -> Variant {
 pub fn copy_pages(rec: &mut Recorder, pairs: View<'_>, count: u32, cache: Cache<'_>, page: u32) {
     let kernel = variant().kernel(rec.gpu());
     let groups = [count, (page / 4).div_ceil(128), 1];
-    rec.dispatch(&kernel, &[pairs, cache.keys, cache.values], &Params { n: page / 4 }, groups, u64::from(count) * u64::from(page) * 2);
+    let work = Work { operations: 0, bytes: u64::from(count) * u64::from(page) * 16, ..Work::default() };
+    rec.dispatch(&kernel, &[pairs, cache.keys, cache.values], &Params { n: page / 4 }, groups, work);
 }
 
 #[cfg(test)]

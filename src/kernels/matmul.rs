@@ -5,7 +5,7 @@ use super::weight::{Matrix, Part, access, defs};
 use super::{Mat, Variant};
 use crate::gguf::TensorType;
 use crate::gpu::template::Defs;
-use crate::gpu::{Access, Recorder, View};
+use crate::gpu::{Access, Recorder, View, Work};
 use bytemuck::{Pod, Zeroable};
 
 /// Rows of a tile, each a kernel variant; outputs do not depend on the choice.
@@ -167,7 +167,7 @@ pub fn matmul_part(
     if store.bias() {
         rest.extend(epilogue.bias);
     }
-    let cost = 2 * u64::from(rows.next_multiple_of(tile)) * u64::from(part.rows) * u64::from(blocks) * 32;
+    let cost = Work::product(rows, part.rows, blocks * 32, part.bytes());
     rec.dispatch(&kernel, &part.views(&rest), &params, [rows.div_ceil(tile), part.rows.div_ceil(64), cut.count], cost);
     if store == Store::Parts {
         add_parts(rec, scratch, cut.count, part, y, rows, epilogue);
@@ -183,7 +183,7 @@ pub fn matvec(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, row: u32, y: View<'_>,
             VecParams { n: part.rows, blocks: w.blocks(), x_at: row * x.ld / 4, y_at: y_at + part.first, groups_x, bias_at: part.first };
         let mut rest = vec![x.view, y];
         rest.extend(epilogue.bias);
-        let cost = 2 * u64::from(part.rows) * u64::from(w.cols);
+        let cost = Work::product(1, part.rows, w.cols, part.bytes());
         rec.dispatch(&kernel, &part.views(&rest), &params, [groups_x, part.groups().div_ceil(groups_x), 1], cost);
     }
 }

@@ -6,7 +6,7 @@ use super::split::{Split, add_parts, split};
 use super::weight::{Part, defs};
 use super::{Mat, Variant};
 use crate::gguf::TensorType;
-use crate::gpu::{Access, Recorder, View};
+use crate::gpu::{Access, Recorder, View, Work};
 use bytemuck::{Pod, Zeroable};
 
 /// Outputs that a workgroup of 128 threads computes; the choice changes no bit.
@@ -142,7 +142,7 @@ pub(super) fn with_tile(
     if store.bias() {
         rest.extend(epilogue.bias);
     }
-    let cost = 2 * u64::from(rows.next_multiple_of(tile.rows)) * u64::from(part.rows) * u64::from(blocks) * 32;
+    let cost = Work::product(rows, part.rows, blocks * 32, part.bytes());
     let groups = [rows.div_ceil(tile.rows), part.rows.div_ceil(tile.cols), cut.count];
     rec.dispatch(&kernel, &part.views(&rest), &params, groups, cost);
     if store == Store::Parts {

@@ -8,7 +8,7 @@ use super::weight::{Matrix, Part, access, defs};
 use super::{Mat, Variant};
 use crate::gguf::TensorType;
 use crate::gpu::template::Defs;
-use crate::gpu::{Access, GpuInfo, Recorder, View};
+use crate::gpu::{Access, GpuInfo, Recorder, View, Work};
 use bytemuck::{Pod, Zeroable};
 
 /// Outputs that a workgroup of four warps computes.
@@ -247,7 +247,7 @@ pub fn product(
     let to = if side_by_side { scratch } else { y.view };
     let kernel = variant(part.ty, tile, vec).kernel(rec.gpu());
     let z = if side_by_side { parts } else { 1 };
-    let cost = 2 * u64::from(rows.next_multiple_of(tile.rows)) * u64::from(part.rows) * u64::from(w.cols);
+    let cost = Work::product(rows, part.rows, w.cols, part.bytes());
     rec.dispatch(&kernel, &part.views(&[x, to, bias_view]), &params, [rows.div_ceil(tile.rows), part.rows.div_ceil(tile.cols), z], cost);
     if side_by_side {
         let params = ReduceParams {

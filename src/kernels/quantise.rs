@@ -2,7 +2,7 @@
 
 use super::{Mat, Variant};
 use crate::gpu::template::Defs;
-use crate::gpu::{Access, Buffer, Gpu, GpuError, Recorder, View};
+use crate::gpu::{Access, Buffer, Gpu, GpuError, Recorder, View, Work};
 use bytemuck::{Pod, Zeroable};
 
 /// Room for rows in 8-bit blocks, laid out as the products read them: blocks of all rows side by side.
@@ -145,7 +145,8 @@ pub fn variant() -> Variant {
 pub fn quantise(rec: &mut Recorder, x: Mat<'_>, q: &Quants, cols: u32, rows: u32) {
     let kernel = variant().kernel(rec.gpu());
     let params = Params { n: cols / 4, ldx: x.ld / 4, mp: q.rows };
-    let cost = u64::from(rows) * u64::from(cols) * 4;
+    let values = u64::from(rows) * u64::from(cols);
+    let cost = Work { operations: values * 4, bytes: values * 5, ..Work::default() };
     rec.dispatch(&kernel, &[x.view, q.values.all(), q.scales.all()], &params, [rows, (cols / 4).div_ceil(128), 1], cost);
 }
 

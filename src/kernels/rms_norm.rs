@@ -2,7 +2,7 @@
 
 use super::quantise::{Form, Target};
 use super::{Mat, Variant};
-use crate::gpu::{Recorder, View};
+use crate::gpu::{Recorder, View, Work};
 use bytemuck::{Pod, Zeroable};
 
 #[repr(C)]
@@ -30,7 +30,9 @@ pub fn rms_norm_to(rec: &mut Recorder, x: Mat<'_>, weight: View<'_>, target: Tar
     let kernel = variant(target.form()).kernel(rec.gpu());
     let (ldy, mp) = target.strides();
     let params = Params { n: cols / 4, ldx: x.ld / 4, ldy, eps, mp };
-    rec.dispatch(&kernel, &target.views(&[x.view, weight]), &params, [rows, 1, 1], u64::from(rows) * u64::from(cols) * 4);
+    let values = u64::from(rows) * u64::from(cols);
+    let work = Work { operations: values * 4, bytes: values * 8, ..Work::default() };
+    rec.dispatch(&kernel, &target.views(&[x.view, weight]), &params, [rows, 1, 1], work);
 }
 
 #[cfg(test)]

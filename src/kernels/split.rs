@@ -5,7 +5,7 @@ use super::matmul::Epilogue;
 use super::weight::Part;
 use super::{Mat, Variant};
 use crate::gpu::template::Defs;
-use crate::gpu::{Access, Recorder, View};
+use crate::gpu::{Access, Recorder, View, Work};
 use bytemuck::{Pod, Zeroable};
 
 /// How k is cut: `count` pieces of `span` blocks of 32, the last one perhaps shorter.
@@ -65,7 +65,8 @@ pub fn add_parts(rec: &mut Recorder, pieces: View<'_>, count: u32, part: &Part, 
     let params = Params { n: part.rows, rows, split: count, ldy: y.ld, y_at: part.first, bias_at: part.first };
     let mut views = vec![pieces, y.view];
     views.extend(epilogue.bias);
-    let cost = u64::from(rows) * u64::from(part.rows) * u64::from(count);
+    let values = u64::from(rows) * u64::from(part.rows);
+    let cost = Work { operations: values * u64::from(count), bytes: values * 4 * u64::from(count + 1), ..Work::default() };
     rec.dispatch(&kernel, &views, &params, [rows, part.rows.div_ceil(128), 1], cost);
 }
 

@@ -2,7 +2,7 @@
 
 use super::quantise::{Form, Target};
 use super::{Mat, Variant};
-use crate::gpu::Recorder;
+use crate::gpu::{Recorder, Work};
 use bytemuck::{Pod, Zeroable};
 
 #[repr(C)]
@@ -29,7 +29,9 @@ pub fn swiglu_to(rec: &mut Recorder, g: Mat<'_>, target: Target<'_>, n: u32, row
     let kernel = variant(target.form()).kernel(rec.gpu());
     let (ldy, mp) = target.strides();
     let params = Params { n: n / 4, ldg: g.ld / 4, ldy, mp };
-    rec.dispatch(&kernel, &target.views(&[g.view]), &params, [rows, (n / 4).div_ceil(128), 1], u64::from(rows) * u64::from(n) * 8);
+    let values = u64::from(rows) * u64::from(n);
+    let work = Work { operations: values * 8, bytes: values * 12, ..Work::default() };
+    rec.dispatch(&kernel, &target.views(&[g.view]), &params, [rows, (n / 4).div_ceil(128), 1], work);
 }
 
 #[cfg(test)]

@@ -102,6 +102,11 @@ impl Part {
         views
     }
 
+    /// Bytes of all planes.
+    pub fn bytes(&self) -> u64 {
+        self.planes.iter().map(|(_, size)| size).sum()
+    }
+
     /// Row groups of 32, the last one padded.
     pub fn groups(&self) -> u32 {
         self.rows.div_ceil(32)

@@ -5,6 +5,7 @@ mod config;
 mod error;
 mod forward;
 mod plan;
+mod stream;
 mod turns;
 mod weights;
 
@@ -16,4 +17,5 @@ pub use config::{Architecture, Attention, Config, Delta};
 pub use error::ModelError;
 pub use forward::{Batch, BatchRow, Forward, Outputs};
 pub use plan::{Class, Limits, MatrixPlan, MemoryPlan, ModelPlan};
-pub use weights::{Layer, Mixer, UploadProgress, Weights};
+pub use stream::StreamTimes;
+pub use weights::{Layer, Loading, Mixer, UploadProgress, Weights};

@@ -1,18 +1,14 @@
-//! Streams tensors into GPU planes through one small window; the file never stands in memory as a whole.
+//! A model's weights on the GPU: first all buffers, then their contents, so that everything else can be made ready meanwhile.
 
-use super::plan::{LayerPlan, MatrixPlan, ModelPlan, Source, vector_bytes};
+use super::plan::{LayerPlan, MatrixPlan, ModelPlan, PartPlan, vector_bytes};
+use super::stream::{Piece, StreamTimes, Target, WINDOW, stream};
 use super::{Config, ModelError};
 use crate::gguf::{ByteSource, TensorInfo};
 use crate::gpu::{Buffer, Gpu, View};
 use crate::kernels::weight::{Matrix, Part};
-use crate::quant::{GROUP, Planes, dequantize, repack_groups};
+use crate::quant::{GROUP, dequantize, plane_layout};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-
-/// Bytes of a file window; also bounds the repacked copy.
-const WINDOW: u64 = 8 << 20;
-/// Bytes written before the queue is flushed, so that staging memory stays small.
-const FLUSH: u64 = 64 << 20;
 
 /// How far an upload is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,167 +118,151 @@ impl Weights {
         self.output.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Reads, repacks and uploads everything in `plan`. On any error all GPU memory taken so far is given back.
+    /// Takes the GPU memory of everything in `plan`. The weights are zero until [`Loading::stream`] has filled them. On any error all memory
+    /// taken so far is given back.
     ///
     /// # Errors
-    /// Unreadable source, out of memory, or `progress` asked to stop.
-    pub async fn upload(
+    /// Out of memory; RoPE factors that cannot be read or are none.
+    pub async fn allocate(
         gpu: &Gpu,
         source: &impl ByteSource,
         config: &Config,
         plan: &ModelPlan,
-        progress: &mut dyn FnMut(UploadProgress) -> ControlFlow<()>,
-    ) -> Result<Weights, ModelError> {
+    ) -> Result<(Weights, Loading), ModelError> {
         let vectors: u64 = plan.vectors().map(vector_bytes).sum();
         let arena = Arc::new(gpu.buffer("vectors", vectors).await?);
-        let state = UploadProgress { done: 0, total: plan.source_bytes() };
-        let mut up = Upload { gpu, source, progress, state, pending: 0, window: Vec::new(), planes: Planes::default(), arena, arena_at: 0 };
-        let embedding = up.matrix(&plan.embedding).await?;
+        let mut place = Placing { gpu, pieces: Vec::new(), arena, arena_at: 0 };
+        let embedding = place.matrix(&plan.embedding).await?;
         let output = match &plan.output {
-            Some(p) => Some(up.matrix(p).await?),
+            Some(p) => Some(place.matrix(p).await?),
             None => None,
         };
-        let output_norm = up.vector(std::slice::from_ref(&plan.output_norm)).await?;
+        let output_norm = place.vector(std::slice::from_ref(&plan.output_norm));
         let rope_freqs = match &plan.rope_freqs {
-            Some(t) => {
-                let factors = up.values(std::slice::from_ref(t)).await?;
-                if let Some(bad) = factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {
-                    return Err(ModelError::Unsupported(format!("a RoPE frequency factor of {bad}")));
-                }
-                Some(factors)
-            }
+            Some(tensor) => Some(rope_factors(source, tensor).await?),
             None => None,
         };
         let mut layers = Vec::new();
         for (i, layer) in plan.layers.iter().enumerate() {
-            layers.push(up.layer(layer, config.is_delta[i]).await?);
+            layers.push(place.layer(layer, config.is_delta[i]).await?);
         }
-        gpu.flush_writes();
-        gpu.wait().await?;
-        Ok(Weights { embedding, output, output_norm, rope_freqs, layers })
+        Ok((Weights { embedding, output, output_norm, rope_freqs, layers }, Loading { pieces: place.pieces }))
     }
 }
 
-struct Upload<'a, S: ByteSource> {
+/// What is still to be read into allocated weights.
+pub struct Loading {
+    pieces: Vec<Piece>,
+}
+
+impl Loading {
+    /// Reads, repacks and uploads everything.
+    ///
+    /// # Errors
+    /// Unreadable source, GPU faults, or `progress` asked to stop.
+    pub async fn stream(
+        self,
+        gpu: &Gpu,
+        source: &impl ByteSource,
+        progress: &mut dyn FnMut(UploadProgress) -> ControlFlow<()>,
+    ) -> Result<StreamTimes, ModelError> {
+        stream(gpu, source, &self.pieces, progress).await
+    }
+}
+
+async fn rope_factors(source: &impl ByteSource, tensor: &TensorInfo) -> Result<Vec<f32>, ModelError> {
+    let mut bytes = vec![0; tensor.bytes as usize];
+    source.read_at(tensor.offset, &mut bytes).await?;
+    let mut factors = vec![0.0; tensor.dims.iter().product::<u64>() as usize];
+    dequantize(tensor.ty, &bytes, &mut factors).map_err(|source| ModelError::Quant { name: tensor.name.clone(), source })?;
+    match factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {
+        Some(bad) => Err(ModelError::Unsupported(format!("a RoPE frequency factor of {bad}"))),
+        None => Ok(factors),
+    }
+}
+
+/// Gives every tensor its place.
+struct Placing<'a> {
     gpu: &'a Gpu,
-    source: &'a S,
-    progress: &'a mut dyn FnMut(UploadProgress) -> ControlFlow<()>,
-    state: UploadProgress,
-    pending: u64,
-    window: Vec<u8>,
-    planes: Planes,
+    pieces: Vec<Piece>,
     arena: Arc<Buffer>,
     arena_at: u64,
 }
 
-impl<S: ByteSource> Upload<'_, S> {
-    async fn advance(&mut self, bytes: u64) -> Result<(), ModelError> {
-        self.state.done += bytes;
-        self.pending += bytes;
-        if self.pending >= FLUSH {
-            self.pending = 0;
-            self.gpu.flush_writes();
-            // Waiting keeps the browser's staging memory bounded too.
-            self.gpu.wait().await?;
-        }
-        match (self.progress)(self.state) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(ModelError::Cancelled),
-        }
-    }
-
+impl Placing<'_> {
     async fn matrix(&mut self, plan: &MatrixPlan) -> Result<Matrix, ModelError> {
         let mut parts = Vec::new();
         for p in &plan.parts {
-            let buffer = self.gpu.buffer(&plan.label, p.bytes).await?;
-            let mut written = [0u64; 4];
-            for source in &p.sources {
-                self.rows(source, u64::from(plan.cols), &buffer, &p.planes, &mut written).await?;
-            }
-            parts.push(Part { ty: p.ty, first: p.first, rows: p.rows, buffer: Arc::new(buffer), planes: p.planes.clone() });
+            let buffer = Arc::new(self.gpu.buffer(&plan.label, p.bytes).await?);
+            self.pieces_of(p, u64::from(plan.cols), &buffer)?;
+            parts.push(Part { ty: p.ty, first: p.first, rows: p.rows, buffer, planes: p.planes.clone() });
         }
         Ok(Matrix { cols: plan.cols, rows: plan.rows, parts })
     }
 
-    /// Streams rows of a tensor to the ends of the planes in `buffer`.
-    async fn rows(
-        &mut self,
-        s: &Source,
-        cols: u64,
-        buffer: &Buffer,
-        planes: &[(u64, u64)],
-        written: &mut [u64; 4],
-    ) -> Result<(), ModelError> {
-        let name = || s.tensor.name.clone();
-        let row_bytes = s.tensor.bytes / s.tensor.rows();
-        let step = (WINDOW / row_bytes / GROUP as u64).max(1) * GROUP as u64;
-        let mut row = 0;
-        while row < s.rows {
-            let rows = step.min(s.rows - row);
-            self.window.resize((rows * row_bytes) as usize, 0);
-            self.source.read_at(s.tensor.offset + (s.row + row) * row_bytes, &mut self.window).await?;
-            self.planes.clear();
-            repack_groups(s.tensor.ty, cols, &self.window, &mut self.planes)
-                .map_err(|source| ModelError::Quant { name: name(), source })?;
-            let p = &self.planes;
-            let full = [&p.quants, &p.high, &p.scales, &p.scales2].into_iter().filter(|data| !data.is_empty());
-            for (i, (data, &(at, size))) in full.zip(planes).enumerate() {
-                debug_assert!(written[i] + data.len() as u64 <= size);
-                self.gpu.write(buffer, at + written[i], data);
-                written[i] += data.len() as u64;
+    /// Cuts the rows of a part into pieces of a window at most, each of whole row groups, which go to the planes one after the other.
+    fn pieces_of(&mut self, plan: &PartPlan, cols: u64, buffer: &Arc<Buffer>) -> Result<(), ModelError> {
+        let mut done = 0;
+        for s in &plan.sources {
+            let row_bytes = s.tensor.bytes / s.tensor.rows().max(1);
+            let step = (WINDOW / row_bytes.max(1) / GROUP as u64).max(1) * GROUP as u64;
+            let mut row = 0;
+            while row < s.rows {
+                let rows = step.min(s.rows - row);
+                let before =
+                    plane_layout(plan.ty, done, cols).map_err(|source| ModelError::Quant { name: s.tensor.name.clone(), source })?;
+                // Planes that a type lacks have no place in the plan.
+                let mut places = plan.planes.iter().map(|(at, _)| *at);
+                let whole = plane_layout(plan.ty, GROUP as u64, cols).unwrap_or_default();
+                let sizes = [
+                    (whole.quants, before.quants),
+                    (whole.high, before.high),
+                    (whole.scales, before.scales),
+                    (whole.scales2, before.scales2),
+                ];
+                let at = sizes.map(|(size, before)| if size > 0 { places.next().unwrap_or(0) + before } else { 0 });
+                let target = Target::Planes(at);
+                self.pieces.push(Piece { tensor: s.tensor.clone(), row: s.row + row, rows, buffer: buffer.clone(), target });
+                row += rows;
+                done += rows;
             }
-            row += rows;
-            self.advance(rows * row_bytes).await?;
         }
         Ok(())
     }
 
-    /// The values of joined tensors, as f32.
-    async fn values(&mut self, tensors: &[TensorInfo]) -> Result<Vec<f32>, ModelError> {
-        let mut all = Vec::new();
-        for t in tensors {
-            let mut bytes = vec![0; t.bytes as usize];
-            self.source.read_at(t.offset, &mut bytes).await?;
-            let start = all.len();
-            all.resize(start + t.dims.iter().product::<u64>() as usize, 0.0);
-            dequantize(t.ty, &bytes, &mut all[start..]).map_err(|source| ModelError::Quant { name: t.name.clone(), source })?;
-        }
-        Ok(all)
-    }
-
-    async fn vector(&mut self, tensors: &[TensorInfo]) -> Result<Vector, ModelError> {
-        let values = self.values(tensors).await?;
+    fn vector(&mut self, tensors: &[TensorInfo]) -> Vector {
         let (at, size) = (self.arena_at, vector_bytes(tensors));
-        self.gpu.write(&self.arena, at, bytemuck::cast_slice(&values));
+        let mut next = at;
+        for tensor in tensors {
+            let target = Target::Values(next);
+            self.pieces.push(Piece { tensor: tensor.clone(), row: 0, rows: tensor.rows(), buffer: self.arena.clone(), target });
+            next += tensor.dims.iter().product::<u64>() * 4;
+        }
         self.arena_at += size;
-        self.advance(tensors.iter().map(|t| t.bytes).sum()).await?;
-        Ok(Vector { buffer: self.arena.clone(), at, size })
+        Vector { buffer: self.arena.clone(), at, size }
     }
 
     async fn layer(&mut self, plan: &LayerPlan, delta: bool) -> Result<Layer, ModelError> {
         let m = |role: &str| plan.matrices.get(role).ok_or_else(|| ModelError::MissingTensor(role.into()));
         let v = |role: &str| plan.vectors.get(role).map(Vec::as_slice).ok_or_else(|| ModelError::MissingTensor(role.into()));
-        let mixer_norm = self.vector(v("mixer_norm")?).await?;
+        let mixer_norm = self.vector(v("mixer_norm")?);
         let input = self.matrix(m("in")?).await?;
         let out = self.matrix(m("out")?).await?;
         let mixer = if delta {
-            let conv = self.vector(v("conv")?).await?;
-            let a = self.vector(v("a")?).await?;
-            let dt = self.vector(v("dt")?).await?;
-            let norm = self.vector(v("head_norm")?).await?;
+            let conv = self.vector(v("conv")?);
+            let a = self.vector(v("a")?);
+            let dt = self.vector(v("dt")?);
+            let norm = self.vector(v("head_norm")?);
             Mixer::Delta { input, conv, a, dt, norm, out }
         } else {
-            let bias = match plan.vectors.get("bias") {
-                Some(t) => Some(self.vector(t).await?),
-                None => None,
-            };
+            let bias = plan.vectors.get("bias").map(|tensors| self.vector(tensors));
             let norms = match (plan.vectors.get("q_norm"), plan.vectors.get("k_norm")) {
-                (Some(q), Some(k)) => Some((self.vector(q).await?, self.vector(k).await?)),
+                (Some(q), Some(k)) => Some((self.vector(q), self.vector(k))),
                 _ => None,
             };
             Mixer::Attention { qkv: input, bias, norms, out }
         };
-        let ffn_norm = self.vector(v("ffn_norm")?).await?;
+        let ffn_norm = self.vector(v("ffn_norm")?);
         let gate_up = self.matrix(m("gate_up")?).await?;
         let down = self.matrix(m("down")?).await?;
         Ok(Layer { mixer_norm, mixer, ffn_norm, gate_up, down })

@@ -1,0 +1,136 @@
+//! How much work a submit may hold. Nothing else runs on the GPU meanwhile: a browser's watchdog resets it after a while, and the page must
+//! be drawn. The speed is measured from submits as they finish, and the slowest of late counts.
+
+use super::{Gpu, now_seconds};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+/// A submit should not take longer than this: in a browser so that pages stay smooth, natively so that no driver loses patience.
+const SUBMIT_SECONDS: f64 = if cfg!(target_arch = "wasm32") { 0.04 } else { 0.25 };
+/// Work of a submit before anything was measured: 40 ms of a slow GPU.
+const FIRST: u64 = 20_000_000_000;
+/// Callbacks that come together were waiting for their turn: what they tell of is one measurement.
+const TOGETHER: f64 = 0.0005;
+/// Shorter measurements are mostly waiting.
+const SHORTEST: f64 = 0.002;
+/// Measurements that are remembered.
+const MEMORY: usize = 8;
+
+/// The pace of a recorder. Clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct Pace(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Work a second, of late.
+    rates: VecDeque<f64>,
+    /// The submits that finished together last: since when they ran, the work of all and of the largest, and when they were done.
+    since: f64,
+    work: u64,
+    largest: u64,
+    done: f64,
+    /// Seconds of the longest submit so far.
+    longest: f64,
+}
+
+impl Pace {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Work that the next submit may hold.
+    pub fn budget(&self) -> u64 {
+        self.state().budget()
+    }
+
+    /// Seconds that the longest submit took, as far as can be told.
+    pub fn longest(&self) -> f64 {
+        let state = self.state();
+        state.longest.max(state.group().map_or(0.0, |(_, longest)| longest))
+    }
+
+    /// Forgets the longest one.
+    pub fn forget_longest(&self) {
+        let mut state = self.state();
+        (state.longest, state.work) = (0.0, 0);
+    }
+
+    /// Watches the submit that was just sent.
+    pub fn watch(&self, gpu: &Gpu, work: u64) {
+        let (pace, began) = (self.clone(), now_seconds());
+        gpu.queue().on_submitted_work_done(move || pace.state().note(work, began, now_seconds()));
+    }
+}
+
+impl State {
+    fn budget(&self) -> u64 {
+        let now = self.group().map(|(rate, _)| rate);
+        let slowest = self.rates.iter().copied().chain(now).fold(f64::INFINITY, f64::min);
+        if slowest.is_finite() { ((slowest * SUBMIT_SECONDS) as u64).max(1) } else { FIRST }
+    }
+
+    /// Work a second of the submits that finished last, and seconds of the largest of them.
+    fn group(&self) -> Option<(f64, f64)> {
+        let seconds = self.done - self.since;
+        (self.work > 0 && seconds >= SHORTEST).then(|| {
+            let rate = self.work as f64 / seconds;
+            (rate, self.largest as f64 / rate)
+        })
+    }
+
+    fn note(&mut self, work: u64, began: f64, now: f64) {
+        if now - self.done > TOGETHER {
+            if let Some((rate, longest)) = self.group() {
+                self.rates.push_back(rate);
+                self.rates.truncate(MEMORY + 1);
+                if self.rates.len() > MEMORY {
+                    self.rates.pop_front();
+                }
+                self.longest = self.longest.max(longest);
+            }
+            // The GPU began with it when it was sent, or when the one before was done.
+            (self.since, self.work, self.largest) = (began.max(self.done), 0, 0);
+        }
+        self.work += work;
+        self.largest = self.largest.max(work);
+        self.done = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_of_late_counts() {
+        let mut state = State::default();
+        assert_eq!(state.budget(), FIRST);
+        // 10^9 in 10 ms, then twice as slow, one after the other.
+        state.note(1_000_000_000, 1.0, 1.01);
+        assert!((state.budget() as f64 / (1e11 * SUBMIT_SECONDS) - 1.0).abs() < 1e-6);
+        state.note(1_000_000_000, 1.001, 1.03);
+        assert!((state.budget() as f64 / (5e10 * SUBMIT_SECONDS) - 1.0).abs() < 1e-6);
+        assert!((state.longest - 0.01).abs() < 1e-9);
+        // The slow one is forgotten after a while.
+        for i in 0..10 {
+            let at = 2.0 + f64::from(i);
+            state.note(1_000_000_000, at, at + 0.01);
+        }
+        assert!((state.budget() as f64 / (1e11 * SUBMIT_SECONDS) - 1.0).abs() < 1e-6);
+        assert!((state.longest - 0.02).abs() < 1e-9);
+    }
+
+    #[test]
+    fn callbacks_that_come_together_are_one_measurement() {
+        let mut state = State::default();
+        // Three submits of 10 ms each, heard of only when all were done.
+        for (work, late) in [(2_000_000_000, 0.0), (1_000_000_000, 1e-5), (1_000_000_000, 2e-5)] {
+            state.note(work, 1.0, 1.04 + late);
+        }
+        assert!((state.budget() as f64 / (1e11 * SUBMIT_SECONDS) - 1.0).abs() < 1e-3);
+        assert!((state.group().unwrap().1 - 0.02).abs() < 1e-4);
+        // What takes no time tells nothing.
+        state.note(1_000_000, 5.0, 5.0001);
+        assert!(state.group().is_none() && state.rates.len() == 1);
+    }
+}
