@@ -1,9 +1,10 @@
 //! The same bits on every path: alone, from the cache, in batches of any size, order and chunk, after eviction and other work.
 //!
-//! Needs the tiny models in the folder `SEMIF_TEST_MODELS` (`./test` makes them).
+//! Needs the tiny models in the folder `SEMIF_TEST_MODELS` (`./test` makes them). `SEMIF_BITS=full`, for a GPU: every tiny model in every
+//! precision that the adapter runs, and every path in every chunk size.
 
 use pollster::block_on;
-use semif::engine::{Ask, Engine, EngineError, LoadOptions, Precision, PrefixUse, SharedAsk, SharedRun, shared_prefix};
+use semif::engine::{Ask, Engine, EngineError, Group, LoadOptions, Precision, PrefixUse, RunGroup, SharedAsk, SharedRun, shared_prefix};
 use semif::gguf::MemorySource;
 use semif::gpu::{Gpu, GpuOptions};
 use std::ops::ControlFlow;
@@ -20,16 +21,23 @@ fn folder() -> Option<std::path::PathBuf> {
     folder.map(Into::into)
 }
 
-fn engine(folder: &std::path::Path, model: &str, chunk: u32) -> Engine {
-    engine_in(Precision::Exact, folder, model, chunk)
+/// The whole matrix, on an adapter with all that it offers.
+fn full() -> bool {
+    std::env::var("SEMIF_BITS").is_ok_and(|value| value == "full")
 }
 
-fn engine_in(precision: Precision, folder: &std::path::Path, model: &str, chunk: u32) -> Engine {
+fn engine(folder: &std::path::Path, model: &str, chunk: u32) -> Engine {
+    engine_in(folder, model, chunk, Precision::Exact).expect("every adapter runs the exact tier")
+}
+
+/// None where this adapter does not run the precision.
+fn engine_in(folder: &std::path::Path, model: &str, chunk: u32, precision: Precision) -> Option<Engine> {
     let path = folder.join(format!("{model}.gguf"));
     let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}; ./test makes it", path.display()));
-    let gpu = block_on(Gpu::open(&GpuOptions { default_limits: true, ..GpuOptions::default() })).unwrap();
-    let options = LoadOptions { precision, chunk, ..LoadOptions::default() };
-    block_on(Engine::load(&gpu, &MemorySource::new(model, bytes), &options, &mut |_| go())).unwrap()
+    let gpu = block_on(Gpu::open(&GpuOptions { default_limits: !full(), ..GpuOptions::default() })).unwrap();
+    precision.tier(gpu.info()).ok()?;
+    let options = LoadOptions { chunk, precision, ..LoadOptions::default() };
+    Some(block_on(Engine::load(&gpu, &MemorySource::new(model, bytes), &options, &mut |_| go())).unwrap())
 }
 
 /// Deterministic prompts: `count` suffixes of 7 to 40 tokens on a prefix of `prefix`.
@@ -66,68 +74,76 @@ fn alone(engine: &mut Engine, prompts: &[Vec<u32>]) -> Bits {
     prompts.iter().map(|p| read(engine, &[p], 0).0.remove(0)).collect()
 }
 
-/// Every path for one model in one tier.
+/// Every path for one model in one precision.
 fn check(model: &str, precision: Precision) {
     let Some(folder) = folder() else { return };
-    let engine = |folder: &std::path::Path, model: &str, chunk: u32| engine_in(precision, folder, model, chunk);
+    let Some(mut engine_16) = engine_in(&folder, model, 16, precision) else {
+        println!("SKIPPED: this adapter does not run the {precision} precision");
+        return;
+    };
     let prompts = prompts(7, 45, 64);
     let all: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let prefix = shared_prefix(&all);
     assert_eq!(prefix, 45);
+    let place = format!("{model}, {precision}");
 
-    let mut engine_16 = engine(&folder, model, 16);
-    let wanted = alone(&mut engine_16, &prompts[..24]);
+    let compared = if full() { 64 } else { 24 };
+    let wanted = alone(&mut engine_16, &prompts[..compared]);
     // Another code path, which the oracle tests hold against f64.
     let direct = block_on(engine_16.logits(&prompts[3], &Ask { labels: ask(0).labels, ..Ask::default() })).unwrap();
-    assert_eq!(direct.labels.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), wanted[3], "{model}: logits()");
+    assert_eq!(direct.labels.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), wanted[3], "{place}: logits()");
+    drop(engine_16);
 
     for chunk in [16, 64, 256, 1024] {
-        let mut engine = engine(&folder, model, chunk);
-        // The whole 64 once; elsewhere as many as are compared.
-        let many = if chunk == 64 { &all[..] } else { &all[..24] };
-        let (shared, _) = read(&mut engine, many, prefix);
-        assert_eq!(shared[..24], wanted, "{model}: shared batch of {}, chunks of {chunk}", many.len());
-        let order: Vec<usize> = (0..21).map(|i| i * 8 % 21).collect();
-        let shuffled: Vec<&[u32]> = order.iter().map(|i| all[*i]).collect();
-        let (shared, usage) = read(&mut engine, &shuffled, prefix);
-        assert_eq!(usage.reused as usize, prefix, "{model}: the prefix is in the cache");
-        for (i, bits) in order.iter().zip(&shared) {
-            assert_eq!(bits, &wanted[*i], "{model}: shuffled batch of 21, chunks of {chunk}, prompt {i}");
+        let mut engine = engine_in(&folder, model, chunk, precision).expect("as before");
+        // The whole 64 once, shuffled; elsewhere as many as are compared.
+        let many = if chunk == 64 || full() { 64 } else { 24 };
+        let turned = |count: usize, step: usize| -> Vec<usize> { (0..count).map(|i| i * step % count).collect() };
+        for (order, reused) in [(turned(many, 7), 0), (turned(21, 8), prefix), (vec![20, 3], prefix)] {
+            let shuffled: Vec<&[u32]> = order.iter().map(|i| all[*i]).collect();
+            let (shared, usage) = read(&mut engine, &shuffled, prefix);
+            assert_eq!(usage.reused as usize, reused, "{place}: reused of the prefix");
+            for (i, bits) in order.iter().zip(&shared).filter(|(i, _)| **i < compared) {
+                assert_eq!(bits, &wanted[*i], "{place}: shuffled batch of {}, chunks of {chunk}, prompt {i}", order.len());
+            }
         }
-        if chunk == 256 {
-            paths(model, &mut engine, &prompts, prefix, &wanted);
+        if chunk == 256 || full() {
+            paths(&place, &mut engine, &prompts, prefix, &wanted);
         }
     }
 }
 
 /// Serial, pairs, without a prefix, longer and shorter prefixes, after eviction, after other work.
-fn paths(model: &str, engine: &mut Engine, prompts: &[Vec<u32>], prefix: usize, wanted: &Bits) {
+fn paths(place: &str, engine: &mut Engine, prompts: &[Vec<u32>], prefix: usize, wanted: &Bits) {
     let all: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     for (i, p) in all[..6].iter().enumerate() {
         let (bits, usage) = read(engine, &[p], prefix);
-        assert_eq!((bits[0].clone(), usage.reused as usize), (wanted[i].clone(), prefix), "{model}: serial");
+        assert_eq!((bits[0].clone(), usage.reused as usize), (wanted[i].clone(), prefix), "{place}: serial");
     }
-    assert_eq!(read(engine, &all[2..4], prefix).0, wanted[2..4], "{model}: pair");
-    assert_eq!(read(engine, &all[..21], 0).0, wanted[..21], "{model}: a batch without a prefix");
+    assert_eq!(read(engine, &all[2..4], prefix).0, wanted[2..4], "{place}: pair");
+    assert_eq!(read(engine, &all[..21], 0).0, wanted[..21], "{place}: a batch without a prefix");
     for shorter in [1, 31, 32, 33, 44] {
-        assert_eq!(read(engine, &all[..3], shorter).0, wanted[..3], "{model}: a prefix of {shorter}");
+        assert_eq!(read(engine, &all[..3], shorter).0, wanted[..3], "{place}: a prefix of {shorter}");
     }
     // A prompt's whole length less one as the prefix, reusing what is there.
     let (bits, usage) = read(engine, &[all[5]], all[5].len() - 1);
-    assert_eq!(bits[0], wanted[5], "{model}: a prefix of all but one token");
-    assert!(usage.reused as usize >= prefix, "{model}: a longer prefix starts from the shorter one");
+    assert_eq!(bits[0], wanted[5], "{place}: a prefix of all but one token");
+    assert!(usage.reused as usize >= prefix, "{place}: a longer prefix starts from the shorter one");
     engine.set_cache_budget(0);
     assert_eq!(engine.cache_usage(), (0, 0));
     let (bits, usage) = read(engine, &all[..3], prefix);
-    assert_eq!((&bits[..], usage.reused), (&wanted[..3], 0), "{model}: after eviction");
+    assert_eq!((&bits[..], usage.reused), (&wanted[..3], 0), "{place}: after eviction");
     engine.set_cache_budget(1 << 26);
-    for other in self::prompts(99, 20, 10) {
-        read(engine, &[&other], 12);
-        block_on(engine.generate(&other, 3, &[], &mut |_| go())).unwrap();
+    let others = self::prompts(99, 20, if full() { 100 } else { 25 });
+    for (i, other) in others.iter().enumerate() {
+        read(engine, &[other], if i % 3 == 0 { 0 } else { 12 });
+        if i % 10 == 0 {
+            block_on(engine.generate(other, 3, &[], &mut |_| go())).unwrap();
+        }
     }
-    assert_eq!(read(engine, &all[..3], prefix).0, wanted[..3], "{model}: refilled after other work");
+    assert_eq!(read(engine, &all[..3], prefix).0, wanted[..3], "{place}: refilled after other work");
     engine.clear_cache();
-    assert_eq!(read(engine, &all[..3], prefix).0, wanted[..3], "{model}: after the cache was given back");
+    assert_eq!(read(engine, &all[..3], prefix).0, wanted[..3], "{place}: after the cache was given back");
 }
 
 #[test]
@@ -161,6 +177,27 @@ fn qwen3_fast() {
     check("qwen3-tiny-Q5_1", Precision::Fast);
 }
 
+/// Everything there is; hours on a software adapter.
+#[test]
+fn the_whole_matrix() {
+    if !full() {
+        println!("SKIPPED: SEMIF_BITS=full is not set");
+        return;
+    }
+    let Some(folder) = folder() else { return };
+    let names = std::fs::read_dir(&folder).unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut models: Vec<String> = names.filter(|n| n.contains("-tiny-")).filter_map(|n| Some(n.strip_suffix(".gguf")?.into())).collect();
+    models.sort();
+    assert!(models.len() >= 10, "{models:?}");
+    for model in &models {
+        for precision in [Precision::Exact, Precision::Fast, Precision::Tensor] {
+            let start = std::time::Instant::now();
+            check(model, precision);
+            println!("{model}, {precision}: {:.1} s", start.elapsed().as_secs_f64());
+        }
+    }
+}
+
 /// A cancelled batch keeps what it computed, and the cache stays consistent.
 #[test]
 fn cancel_loses_nothing() {
@@ -181,10 +218,112 @@ fn cancel_loses_nothing() {
                 Err(EngineError::Cancelled) => {}
                 other => panic!("{model}: stopped after {stop} chunks: {other:?}"),
             }
-            // Four chunks of 16 make the prefix; from then on it is kept.
-            let reused = if stop >= 4 { 50 } else { 0 };
+            // What was computed of the prefix, in chunks of 16, is kept.
+            let reused = (16 * (stop + 1)).min(50);
             let (bits, usage) = read(&mut engine, &all, 50);
             assert_eq!((bits, usage.reused), (wanted.clone(), reused), "{model}: after a cancel at chunk {stop}");
+        }
+    }
+}
+
+/// With exactly the planned memory nothing can be kept for long: the batch runs all the same, and so does what comes after it.
+#[test]
+fn memory_as_planned() {
+    let Some(folder) = folder() else { return };
+    for model in ["qwen3-tiny-Q8_0", "qwen35-tiny-real"] {
+        let prompts = prompts(13, 230, 6);
+        let all: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+        let longest = prompts.iter().map(Vec::len).max().unwrap();
+        let path = folder.join(format!("{model}.gguf"));
+        let file = MemorySource::new(model, std::fs::read(&path).unwrap());
+        let options = LoadOptions { chunk: 64, max_tokens: longest as u32, ..LoadOptions::default() };
+        let load = |memory| {
+            let gpu = block_on(Gpu::open(&GpuOptions { default_limits: true, memory, ..GpuOptions::default() })).unwrap();
+            block_on(Engine::load(&gpu, &file, &options, &mut |_| go())).unwrap()
+        };
+        let mut roomy = load(None);
+        let wanted = alone(&mut roomy, &prompts);
+        let need = roomy.info().memory.total();
+        assert_eq!(read(&mut roomy, &all, 230).1.tokens, 230, "{model}: with room the prefix is kept");
+        let mut engine = load(Some(need));
+        for _ in 0..2 {
+            assert_eq!(read(&mut engine, &all, 230).0, wanted, "{model}: a batch");
+            assert_eq!(read(&mut engine, &all[1..2], 230).0, wanted[1..2], "{model}: serially");
+            let direct = block_on(engine.logits(&prompts[2], &Ask { labels: ask(0).labels, ..Ask::default() })).unwrap();
+            assert_eq!(direct.labels.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), wanted[2], "{model}: logits()");
+            block_on(engine.generate(&prompts[0][..200], 8, &[], &mut |_| go())).unwrap();
+        }
+        // A state that is held open gives way too, and is read again.
+        let (id, _) = block_on(engine.open_state(&prompts[0][..230], &mut go)).unwrap();
+        let suffixes: Vec<&[u32]> = prompts.iter().map(|p| &p[230..]).collect();
+        for _ in 0..2 {
+            let read = block_on(engine.ask_state(id, &suffixes, &ask(0).labels, false, &mut go)).unwrap();
+            let bits: Bits = read.readings.iter().map(|r| r.labels.iter().map(|v| v.to_bits()).collect()).collect();
+            assert_eq!(bits, wanted, "{model}: asked");
+            alone(&mut engine, &prompts[3..4]);
+        }
+        engine.close_state(id).unwrap();
+        assert!(engine.gpu().peak_memory() <= need, "{model}: {} of {need}", engine.gpu().peak_memory());
+    }
+}
+
+/// Prompts of several states in the same chunks, with prefixes that begin alike and differ, and some without any: the bits they have alone.
+#[test]
+fn several_states_at_once() {
+    let Some(folder) = folder() else { return };
+    for model in ["qwen2-tiny-Q8_0", "qwen3-tiny-Q8_0", "qwen35-tiny-real"] {
+        let start = prompts(21, 40, 1).remove(0)[..40].to_vec();
+        let state = |seed: u64, prefix: usize, count: usize| -> (Vec<Vec<u32>>, usize) {
+            let own = prompts(seed, prefix, count);
+            (own.iter().map(|p| [&start[..], p].concat()).collect(), 40 + prefix)
+        };
+        let states = [state(1, 5, 3), state(2, 20, 1), state(3, 31, 5), state(4, 24, 2), (prompts(5, 0, 2), 0), state(6, 9, 3)];
+        let groups: Vec<Group<'_>> =
+            states.iter().map(|(p, prefix)| Group { prompts: p.iter().map(Vec::as_slice).collect(), prefix: *prefix }).collect();
+        let mut wanted: Vec<Bits> = Vec::new();
+        for chunk in [16, 64, 256] {
+            let mut engine = engine(&folder, model, chunk);
+            if wanted.is_empty() {
+                wanted = states.iter().map(|(p, _)| alone(&mut engine, p)).collect();
+            }
+            let mut check = |groups: &[Group<'_>], wanted: &[Bits], what: &str| {
+                let read = block_on(engine.read_groups(groups, &ask(0), &mut go)).unwrap();
+                let bits = |r: &Vec<semif::engine::Reading>| -> Bits {
+                    r.iter().map(|r| r.labels.iter().map(|v| v.to_bits()).collect()).collect()
+                };
+                assert_eq!(read.readings.iter().map(bits).collect::<Vec<_>>(), wanted, "{model}, chunks of {chunk}: {what}");
+                read.prefixes.iter().map(|p| (p.tokens, p.reused)).collect::<Vec<_>>()
+            };
+            let fresh = check(&groups, &wanted, "fresh");
+            assert_eq!(fresh, [(45, 40), (60, 40), (71, 40), (64, 40), (0, 0), (49, 40)], "what all begin with is read once");
+            let again = check(&groups, &wanted, "kept");
+            assert!(again.iter().all(|(tokens, reused)| tokens == reused), "{again:?}");
+            let turned: Vec<Group<'_>> = groups.iter().rev().cloned().collect();
+            let turned_wanted: Vec<Bits> = wanted.iter().rev().cloned().collect();
+            check(&turned, &turned_wanted, "another order");
+            // The same in steps, cancelled at every chunk and gone on with.
+            let mut engine = self::engine(&folder, model, chunk);
+            let owned = states.iter().map(|(p, prefix)| RunGroup { prompts: p.clone(), prefix: *prefix }).collect();
+            let mut run = SharedRun::of_groups(owned, ask(0));
+            let mut tries = 0;
+            loop {
+                let (mut heard, limit) = (0, tries / 2);
+                let mut once = || {
+                    heard += 1;
+                    // Each try gets a little further, as with a click that comes in between.
+                    if heard > limit { ControlFlow::Break(()) } else { go() }
+                };
+                tries += 1;
+                match block_on(run.step(&mut engine, &mut once)) {
+                    Ok(true) => break,
+                    Ok(false) | Err(EngineError::Cancelled) => assert!(tries < 200),
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            let found = run.finish().readings;
+            let bits: Vec<Bits> =
+                found.iter().map(|r| r.iter().map(|r| r.labels.iter().map(|v| v.to_bits()).collect()).collect()).collect();
+            assert_eq!(bits, wanted, "{model}, chunks of {chunk}: in steps with cancels");
         }
     }
 }
@@ -244,7 +383,7 @@ fn states_and_steps() {
             steps += 1;
             assert!(steps <= 9);
         }
-        let found: Bits = run.finish().readings.iter().map(|r| r.labels.iter().map(|v| v.to_bits()).collect()).collect();
+        let found: Bits = run.finish().readings[0].iter().map(|r| r.labels.iter().map(|v| v.to_bits()).collect()).collect();
         assert_eq!(found, wanted, "{model}: a batch in steps");
     }
 }

@@ -102,6 +102,10 @@ fn every_mode(model_name: &str) {
     let timing = &shared[0]["shared_timing"];
     assert_eq!((timing["rows"].as_u64(), &timing["prefix_sha256"]), (Some(4), &serial[0]["prefix_sha256"]));
     assert!(timing["prefix_tokens"].as_u64() > Some(40), "{timing}");
+    // Without a cache nothing is found there, and nothing changes.
+    let none = score(folder, &model, "--mass --mode serial --cache 0", "none");
+    assert_eq!(all(&none), all(&direct), "{model_name}: no cache");
+    assert!(none.iter().all(|row| row["cache_hit"].as_bool() != hit), "{none:?}");
     // Any order of the rows gives the same numbers by id.
     let mut turned = scattered();
     turned.reverse();

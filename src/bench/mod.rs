@@ -5,6 +5,7 @@ pub mod peaks;
 pub mod products;
 pub mod shared;
 pub mod speed;
+mod story;
 pub mod synthetic;
 
 /// Tokens from a seed: ids below `vocab` from xorshift64, the same everywhere.

@@ -1,11 +1,17 @@
 //! States times questions, read three ways: every prompt afresh, one after the other on a kept state, and a state's questions together.
 //! The three must agree in every bit.
 
+use super::story::Story;
 use super::{Tokens, labels, percentile};
-use crate::engine::{Ask, Engine, EngineError, SharedAsk};
+use crate::decision::{Choice, Json, Row, Wording};
+use crate::engine::{Ask, Engine, EngineError, SharedAsk, shared_prefix};
 use crate::gpu::now_seconds;
+use crate::text::{Parse, TextModel};
 use serde::Serialize;
 use std::ops::ControlFlow;
+
+/// Token lists of one state.
+pub type Prompts = Vec<Vec<u32>>;
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -29,8 +35,51 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// The prompts of each state. They share exactly `state_tokens` tokens, as long as the vocabulary has more ids than there are questions.
-    pub fn prompts(&self, vocab: u32) -> Vec<Vec<Vec<u32>>> {
+    /// The prompts of each state as `semif score` would make them: deterministic text of about the wanted lengths, real instructions, four
+    /// options. Also the options' letters. `None` where the model has no usable tokenizer, template or letters.
+    pub fn text_prompts(&self, text: &TextModel) -> Option<(Vec<Prompts>, Vec<u32>)> {
+        let wording = Wording::default();
+        let prompt = |state: &str, question: &str| {
+            let options = ["Yes, clearly", "Yes, with doubts", "No", "It is not said"];
+            let choices = options.iter().map(|text| Choice { id: (*text).into(), description: (*text).into() }).collect();
+            let row = Row::new("bench", Json::String(state.into()), question, choices).ok()?;
+            Some(text.chat_prompt(&wording.system, &wording.payload(&row)).ok()?.tokens)
+        };
+        let tokens = |of: &str| text.tokenizer.encode(of, Parse::Plain).ok().map(|tokens| tokens.len());
+        // What stands around the two texts.
+        let (a, b) = (prompt("A", "Q?")?, prompt("A", "R?")?);
+        let before = shared_prefix(&[&a, &b]);
+        let after = a.len() - before;
+        let told = |story: &mut Story, most: usize| {
+            let (mut text, mut length) = (String::new(), 0);
+            while length < most {
+                let sentence = story.sentence();
+                length += tokens(&sentence)?;
+                text.push_str(&sentence);
+            }
+            Some(text)
+        };
+        let mut left = self.rows.unwrap_or(usize::MAX);
+        let mut states = Vec::new();
+        for state in 0..self.states {
+            let questions = self.questions.min(left);
+            left -= questions;
+            if questions == 0 {
+                break;
+            }
+            let mut story = Story::new(1 + state as u64);
+            let about = told(&mut story, self.state_tokens.saturating_sub(before).max(1))?;
+            let one = |question: usize| {
+                let more = told(&mut story, self.suffix_tokens.saturating_sub(after + 6).max(1))?;
+                prompt(&about, &format!("{question}. Is it said that: {}?", more.trim_end().trim_end_matches('.')))
+            };
+            states.push((0..questions).map(one).collect::<Option<_>>()?);
+        }
+        Some((states, text.letter_slots(4).ok()?))
+    }
+
+    /// The same of token ids alone. They share exactly `state_tokens` tokens, as long as the vocabulary has more ids than there are questions.
+    pub fn prompts(&self, vocab: u32) -> Vec<Prompts> {
         let mut left = self.rows.unwrap_or(usize::MAX);
         let mut states = Vec::new();
         for state in 0..self.states {
@@ -84,6 +133,12 @@ pub struct PathReport {
 pub struct Report {
     /// What was asked.
     pub workload: Workload,
+    /// States and questions are text through the model's own tokenizer and template; otherwise token ids from a seed.
+    pub text: bool,
+    /// Tokens of a state and of what follows it, on average.
+    pub state_tokens: f64,
+    /// Of a question with its options.
+    pub suffix_tokens: f64,
     /// Fresh, serial, shared.
     pub paths: Vec<PathReport>,
 }
@@ -118,14 +173,18 @@ pub async fn run(
     workload: &Workload,
     progress: &mut dyn FnMut(&'static str, usize, usize) -> ControlFlow<()>,
 ) -> Result<Report, EngineError> {
-    let states = workload.prompts(engine.info().vocab);
+    let told = engine.text().ok().and_then(|text| workload.text_prompts(text));
+    let text = told.is_some();
+    let vocab = engine.info().vocab;
+    let (states, labels) = told.unwrap_or_else(|| (workload.prompts(vocab), labels(vocab)));
     let all: usize = states.iter().map(Vec::len).sum();
-    warm_up(engine, &states).await?;
+    let prefixes: Vec<usize> = states.iter().map(|prompts| shared(prompts)).collect();
+    warm_up(engine, &states, &labels).await?;
     let (mut fresh, mut paths): (Vec<Vec<f32>>, Vec<PathReport>) = (Vec::new(), Vec::new());
     for path in ["fresh", "serial", "shared"] {
         engine.clear_cache();
         let (mut logits, mut times) = (Vec::new(), Vec::new());
-        for prompts in &states {
+        for (prompts, prefix) in states.iter().zip(&prefixes) {
             let start = now_seconds();
             let mut go_on = |done: usize| match progress(path, done, all) {
                 ControlFlow::Continue(()) => Ok(()),
@@ -134,15 +193,15 @@ pub async fn run(
             go_on(logits.len())?;
             if path == "shared" {
                 let together: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-                logits.extend(together_read(engine, &together, workload.state_tokens).await?);
+                logits.extend(together_read(engine, &together, *prefix, &labels).await?);
             } else {
                 for prompt in prompts {
                     logits.push(match path {
                         "fresh" => {
-                            let ask = Ask { labels: labels(engine.info().vocab), ..Ask::default() };
+                            let ask = Ask { labels: labels.clone(), ..Ask::default() };
                             engine.logits(prompt, &ask).await?.labels
                         }
-                        _ => together_read(engine, &[prompt], workload.state_tokens).await?.pop().unwrap_or_default(),
+                        _ => together_read(engine, &[prompt], *prefix, &labels).await?.pop().unwrap_or_default(),
                     });
                     go_on(logits.len())?;
                 }
@@ -168,7 +227,11 @@ pub async fn run(
             speedup: paths.first().map_or(1.0, |fresh| fresh.seconds / seconds.max(1e-9)),
         });
     }
-    Ok(Report { workload: *workload, paths })
+    let tokens: usize = states.iter().flatten().map(Vec::len).sum();
+    let state_tokens = prefixes.iter().sum::<usize>() as f64 / states.len().max(1) as f64;
+    let shared_tokens: usize = states.iter().zip(&prefixes).map(|(prompts, prefix)| prompts.len() * prefix).sum();
+    let suffix_tokens = (tokens - shared_tokens) as f64 / all.max(1) as f64;
+    Ok(Report { workload: *workload, text, state_tokens, suffix_tokens, paths })
 }
 
 /// Reads the first state's questions together, once, with an empty cache.
@@ -176,29 +239,33 @@ pub async fn run(
 /// # Errors
 /// As [`run`].
 pub async fn together(engine: &mut Engine, workload: &Workload) -> Result<(), EngineError> {
-    let states = Workload { states: 1, ..*workload }.prompts(engine.info().vocab);
+    let vocab = engine.info().vocab;
+    let states = Workload { states: 1, ..*workload }.prompts(vocab);
     engine.clear_cache();
     for prompts in &states {
         let all: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-        together_read(engine, &all, workload.state_tokens).await?;
+        together_read(engine, &all, workload.state_tokens, &labels(vocab)).await?;
     }
     Ok(())
 }
 
-async fn together_read(engine: &mut Engine, prompts: &[&[u32]], prefix: usize) -> Result<Vec<Vec<f32>>, EngineError> {
-    let ask = SharedAsk { labels: labels(engine.info().vocab), stats: false, prefix };
+fn shared(prompts: &[Vec<u32>]) -> usize {
+    shared_prefix(&prompts.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
+async fn together_read(engine: &mut Engine, prompts: &[&[u32]], prefix: usize, labels: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
+    let ask = SharedAsk { labels: labels.to_vec(), stats: false, prefix };
     let read = engine.read_shared(prompts, &ask, &mut || ControlFlow::Continue(())).await?;
     Ok(read.readings.into_iter().map(|r| r.labels).collect())
 }
 
 /// Every kernel and buffer of all paths once, so that no path pays for being the first.
-async fn warm_up(engine: &mut Engine, states: &[Vec<Vec<u32>>]) -> Result<(), EngineError> {
+async fn warm_up(engine: &mut Engine, states: &[Vec<Vec<u32>>], labels: &[u32]) -> Result<(), EngineError> {
     let Some(prompts) = states.first() else { return Ok(()) };
     let few: Vec<&[u32]> = prompts.iter().take(2).map(Vec::as_slice).collect();
-    let ask = Ask { labels: labels(engine.info().vocab), ..Ask::default() };
+    let ask = Ask { labels: labels.to_vec(), ..Ask::default() };
     engine.logits(few[0], &ask).await?;
-    let prefix = crate::engine::shared_prefix(&few);
-    together_read(engine, &few, prefix).await?;
+    together_read(engine, &few, shared_prefix(&few), labels).await?;
     Ok(())
 }
 

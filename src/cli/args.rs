@@ -108,6 +108,11 @@ pub struct ModelArgs {
     #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     pub gpu_memory: Option<u64>,
 
+    /// GPU memory for states that are kept after they were read, such as 512MB; 0 keeps none [default: twice what the longest
+    /// prompt takes, as far as there is room]
+    #[arg(long, value_name = "SIZE", value_parser = cache_size)]
+    pub cache: Option<u64>,
+
     /// Longest prompt in tokens; a longer one is refused, never cut
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=MOST_TOKENS))]
     pub max_tokens: u32,
@@ -115,6 +120,11 @@ pub struct ModelArgs {
     /// At the end, list the GPU time of every kernel on stderr (needs an adapter with timestamps)
     #[arg(long)]
     pub profile: bool,
+}
+
+/// As [`memory_size`], and 0.
+fn cache_size(text: &str) -> Result<u64, String> {
+    if text.trim() == "0" { Ok(0) } else { memory_size(text) }
 }
 
 /// `4GB`, `512 MiB`, `1000000`: bytes.
@@ -539,6 +549,8 @@ mod tests {
         for bad in ["", "GB", "0", "-1GB", "4 apples", "1.2.3", "1e9"] {
             assert!(memory_size(bad).is_err(), "{bad}");
         }
+        assert_eq!((cache_size("0"), cache_size("512MB")), (Ok(0), Ok(512_000_000)));
+        assert!(cache_size("-1").is_err() && cache_size("none").is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::decision::{Orderings, ResultRow, Row, Wording};
 
 use super::args::{AskArgs, ModelArgs};
-use super::batch::{Facts, Prompted, decide};
+use super::batch::{Facts, Prompted, Together, decide};
 use super::fail::{Exit, Failure, print, print_json, safe};
 use super::input;
 use super::load::ModelFile;
@@ -41,8 +41,9 @@ impl Case {
 
     /// Decides the row: one forward pass, or one for each order of the options.
     pub fn decide(&mut self) -> Result<ResultRow, Failure> {
-        let rows = [&self.prompted];
-        let mut results = decide(&rows, how(&rows, Mode::Auto), &self.facts, &mut self.runner)?;
+        let rows = vec![&self.prompted];
+        let together = Together { how: how(&rows, Mode::Auto), rows };
+        let mut results = decide(&[together], &self.facts, &mut self.runner)?;
         results.pop().ok_or_else(|| Failure::other("the model gave no reading"))
     }
 }

@@ -84,9 +84,15 @@ pub struct Reading {
 /// Prompts to be read in one go.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
-    pub prompts: Vec<&'a [u32]>,
+    pub parts: Vec<WantedPart<'a>>,
     /// Letters' tokens, enough for the row with the most options.
     pub slots: &'a [u32],
+}
+
+/// Prompts that begin alike.
+#[derive(Clone, Debug)]
+pub struct WantedPart<'a> {
+    pub prompts: Vec<&'a [u32]>,
     /// Leading tokens that all share and that are kept; `None` reads one prompt by itself.
     pub prefix: Option<usize>,
 }
@@ -94,13 +100,23 @@ pub struct Wanted<'a> {
 /// What was read, and what it took.
 #[derive(Clone, Debug, Default)]
 pub struct Read {
-    /// One for each prompt.
+    /// One for each prompt of all parts, in order.
     pub readings: Vec<Reading>,
-    /// Tokens of the prefix that were in the cache already.
-    pub reused: usize,
+    /// Each part's prefix; none where each prompt was read by itself.
+    pub kept: Vec<Kept>,
+    /// Until all prefixes were there.
     pub prefill_seconds: f64,
-    /// Everything after the prefix.
+    /// Everything after the prefixes.
     pub forward_seconds: f64,
+}
+
+/// A prefix that was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Its tokens; 0 where memory was too short to keep it.
+    pub tokens: usize,
+    /// Of these, tokens that were in the cache already.
+    pub reused: usize,
 }
 
 /// The model as the row loop sees it.
@@ -137,23 +153,37 @@ struct Gathered {
     /// The row's part of both.
     part: f64,
     reused: usize,
+    suffix_tokens: usize,
     /// The whole prefix was there whenever it was wanted.
     hit: bool,
+    /// A prefix was wanted, and there was no memory to keep it.
+    without: bool,
 }
 
-/// Reads rows that belong together and makes their results. All prompts of all rows go in one reading where the rows are shared, one
-/// after the other otherwise; adaptive orderings take rounds until every row is settled.
+/// Rows of one state and how they are read.
+#[derive(Clone, Debug)]
+pub struct Together<'a> {
+    pub rows: Vec<&'a Prompted>,
+    pub how: How,
+}
+
+/// What a row says of itself whose prefix could not be kept.
+const NO_ROOM: &str = "the state was read with each prompt: GPU memory is too short to keep it";
+
+/// Reads rows that belong together and makes their results, part by part. All prompts of all rows go in one reading where the rows are shared,
+/// one after the other otherwise; adaptive orderings take rounds until every row is settled.
 ///
 /// # Errors
 /// The scorer's, with the place of the row; logits that are not finite numbers.
-pub fn decide(rows: &[&Prompted], how: How, facts: &Facts, scorer: &mut dyn Scorer) -> Result<Vec<ResultRow>, Failure> {
+pub fn decide(parts: &[Together<'_>], facts: &Facts, scorer: &mut dyn Scorer) -> Result<Vec<ResultRow>, Failure> {
     let start = Instant::now();
+    let rows: Vec<(usize, &Prompted)> = parts.iter().enumerate().flat_map(|(p, part)| part.rows.iter().map(move |row| (p, *row))).collect();
     let mut gathered: Vec<Gathered> = rows.iter().map(|_| Gathered { hit: true, ..Gathered::default() }).collect();
-    let (mut prompts, mut suffix_tokens) = (0, 0);
+    let shared = parts.iter().all(|part| matches!(part.how, How::Shared { .. }));
     loop {
         // The next round: (row, prompt) of everything that is still wanted.
         let mut round: Vec<(usize, usize)> = Vec::new();
-        for (i, (row, so_far)) in rows.iter().zip(&gathered).enumerate() {
+        for (i, ((_, row), so_far)) in rows.iter().zip(&gathered).enumerate() {
             let (read, all) = (so_far.readings.len(), row.prompts.len());
             let upto = match facts.orderings {
                 Some(Orderings::Adaptive { confidence }) if settled(&so_far.by_option, all, confidence) => read,
@@ -165,53 +195,20 @@ pub fn decide(rows: &[&Prompted], how: How, facts: &Facts, scorer: &mut dyn Scor
         if round.is_empty() {
             break;
         }
-        let together = if let How::Shared { .. } = how { round.len() } else { 1 };
-        for asks in round.chunks(together) {
-            let first = rows[asks[0].0];
-            let slots = asks.iter().map(|(row, _)| &rows[*row].slots).max_by_key(|slots| slots.len()).unwrap_or(&first.slots);
-            let wanted = Wanted {
-                prompts: asks.iter().map(|(row, prompt)| &rows[*row].prompts[*prompt].tokens[..]).collect(),
-                slots,
-                prefix: how.prefix(),
-            };
-            let read = scorer.read(&wanted).map_err(|failure| at(&first.place, failure))?;
-            let prefix = how.prefix().unwrap_or(0);
-            let suffixes: usize = wanted.prompts.iter().map(|p| p.len() - prefix).sum();
-            prompts += asks.len();
-            suffix_tokens += suffixes;
-            for ((row, prompt), mut reading) in asks.iter().zip(read.readings) {
-                let (so_far, row) = (&mut gathered[*row], rows[*row]);
-                let prompt = &row.prompts[*prompt];
-                reading.logits.truncate(row.slots.len());
-                if facts.orderings.is_some() {
-                    let by_option = log_probabilities(&prompt.order, &reading.logits).map_err(|e| nonsense(&row.place, &e))?;
-                    so_far.by_option.push(by_option);
-                }
-                so_far.readings.push(reading);
-                let share = (prompt.tokens.len() - prefix) as f64 / suffixes.max(1) as f64;
-                so_far.part += read.prefill_seconds / asks.len() as f64 + read.forward_seconds * share;
-                so_far.prefill_seconds += read.prefill_seconds / asks.len() as f64;
-                so_far.forward_seconds += read.forward_seconds * share;
-                so_far.hit &= read.reused == prefix;
-                so_far.reused = so_far.reused.max(read.reused);
-            }
+        for asks in round.chunks(if shared { round.len() } else { 1 }) {
+            read_round(parts, &rows, asks, facts, scorer, &mut gathered)?;
         }
     }
     let seconds = start.elapsed().as_secs_f64() / rows.len().max(1) as f64;
-    let timing = how.prefix().map(|prefix| SharedTiming {
-        rows: rows.len(),
-        prompts,
-        prefix_tokens: prefix,
-        prefix_reused: gathered.iter().map(|g| g.reused).max().unwrap_or(0),
-        prefix_sha256: rows.first().map(|row| tokens_sha256(&row.prompts[0].tokens[..prefix])).unwrap_or_default(),
-        suffix_tokens,
-        prefill_seconds: gathered.iter().map(|g| g.prefill_seconds).sum(),
-        suffix_seconds: gathered.iter().map(|g| g.forward_seconds).sum(),
-    });
-    let result = |(row, gathered): (&&Prompted, &Gathered)| {
+    let timings: Vec<Option<SharedTiming>> = (0..parts.len()).map(|p| timing(parts, p, &rows, &gathered)).collect();
+    let result = |((p, row), gathered): (&(usize, &Prompted), &Gathered)| {
         let mut result = result_row(row, gathered, facts, row.prepare_seconds + seconds.max(gathered.part))?;
+        let how = if gathered.without { How::Direct } else { parts[*p].how };
         result.serving_config.mode = how.name().to_owned();
-        match (how, &timing) {
+        if gathered.without {
+            result.serving_config.fallbacks.push(NO_ROOM.to_owned());
+        }
+        match (how, &timings[*p]) {
             (How::Serial { prefix }, Some(timing)) => {
                 result.cache_hit = Some(gathered.hit);
                 result.prefix_tokens = Some(prefix);
@@ -219,12 +216,85 @@ pub fn decide(rows: &[&Prompted], how: How, facts: &Facts, scorer: &mut dyn Scor
                 result.prefill_seconds = Some(gathered.prefill_seconds);
                 result.suffix_forward_seconds = Some(gathered.forward_seconds);
             }
-            (How::Shared { .. }, Some(_)) => result.shared_timing = timing.clone(),
+            (How::Shared { .. }, Some(timing)) => result.shared_timing = Some(timing.clone()),
             _ => {}
         }
         Ok(result)
     };
     rows.iter().zip(&gathered).map(result).collect()
+}
+
+/// One reading of some prompts of some rows; each row gets its part of the time.
+fn read_round(
+    parts: &[Together<'_>],
+    rows: &[(usize, &Prompted)],
+    asks: &[(usize, usize)],
+    facts: &Facts,
+    scorer: &mut dyn Scorer,
+    gathered: &mut [Gathered],
+) -> Result<(), Failure> {
+    let first = rows[asks[0].0].1;
+    let slots = asks.iter().map(|(row, _)| &rows[*row].1.slots).max_by_key(|slots| slots.len()).unwrap_or(&first.slots);
+    let of_part = |asks: &[(usize, usize)]| WantedPart {
+        prompts: asks.iter().map(|(row, prompt)| &rows[*row].1.prompts[*prompt].tokens[..]).collect(),
+        prefix: parts[rows[asks[0].0].0].how.prefix(),
+    };
+    let by_part: Vec<&[(usize, usize)]> = asks.chunk_by(|(a, _), (b, _)| rows[*a].0 == rows[*b].0).collect();
+    let wanted = Wanted { parts: by_part.iter().map(|asks| of_part(asks)).collect(), slots };
+    let read = scorer.read(&wanted).map_err(|failure| at(&first.place, failure))?;
+    let kept = |part: usize| read.kept.get(part).copied().unwrap_or_default();
+    // New tokens of all prefixes, and of everything after them.
+    let prefill: usize = (0..by_part.len()).map(|part| kept(part).tokens - kept(part).reused).sum();
+    let own = |part: usize| wanted.parts[part].prompts.iter().map(move |p| p.len() - kept(part).tokens);
+    let suffixes: usize = (0..by_part.len()).flat_map(own).sum();
+    let mut readings = read.readings.into_iter();
+    for (part, asks) in by_part.iter().enumerate() {
+        let kept = kept(part);
+        let of_prefill = match prefill {
+            0 => 1.0 / by_part.len() as f64,
+            all => (kept.tokens - kept.reused) as f64 / all as f64,
+        };
+        let prefill_seconds = read.prefill_seconds * of_prefill / asks.len() as f64;
+        for (row, prompt) in asks.iter() {
+            let (so_far, row) = (&mut gathered[*row], rows[*row].1);
+            let prompt = &row.prompts[*prompt];
+            let mut reading = readings.next().ok_or_else(|| Failure::other(format!("{}: the model gave no reading", row.place)))?;
+            reading.logits.truncate(row.slots.len());
+            if facts.orderings.is_some() {
+                let by_option = log_probabilities(&prompt.order, &reading.logits).map_err(|e| nonsense(&row.place, &e))?;
+                so_far.by_option.push(by_option);
+            }
+            so_far.readings.push(reading);
+            let own = prompt.tokens.len() - kept.tokens;
+            let forward_seconds = read.forward_seconds * own as f64 / suffixes.max(1) as f64;
+            so_far.part += prefill_seconds + forward_seconds;
+            so_far.prefill_seconds += prefill_seconds;
+            so_far.forward_seconds += forward_seconds;
+            so_far.suffix_tokens += own;
+            so_far.hit &= kept.reused == kept.tokens;
+            so_far.reused = so_far.reused.max(kept.reused);
+            so_far.without |= wanted.parts[part].prefix.is_some_and(|prefix| prefix > kept.tokens);
+        }
+    }
+    Ok(())
+}
+
+/// What a part took, for each of its rows; none where nothing was kept.
+fn timing(parts: &[Together<'_>], p: usize, rows: &[(usize, &Prompted)], gathered: &[Gathered]) -> Option<SharedTiming> {
+    let prefix = parts[p].how.prefix()?;
+    let own = || rows.iter().zip(gathered).filter(|((of, _), _)| *of == p).map(|(_, gathered)| gathered);
+    let tokens = &parts[p].rows.first()?.prompts[0].tokens[..prefix];
+    Some(SharedTiming {
+        states: parts.len(),
+        rows: parts[p].rows.len(),
+        prompts: own().map(|g| g.readings.len()).sum(),
+        prefix_tokens: prefix,
+        prefix_reused: own().map(|g| g.reused).max().unwrap_or(0),
+        prefix_sha256: tokens_sha256(tokens),
+        suffix_tokens: own().map(|g| g.suffix_tokens).sum(),
+        prefill_seconds: own().map(|g| g.prefill_seconds).sum(),
+        suffix_seconds: own().map(|g| g.forward_seconds).sum(),
+    })
 }
 
 fn at(place: &str, failure: Failure) -> Failure {
@@ -304,9 +374,10 @@ pub fn run<S: Store>(
             tally.interrupted = true;
             break;
         }
-        let rows: Vec<&Prompted> =
-            unit.rows.iter().filter_map(|i| if let Planned::Ready(row) = &planned[*i] { Some(row) } else { None }).collect();
-        let results = match decide(&rows, unit.how, facts, scorer) {
+        let ready = |i: &usize| if let Planned::Ready(row) = &planned[*i] { Some(row) } else { None };
+        let parts: Vec<Together<'_>> =
+            unit.parts.iter().map(|part| Together { rows: part.rows.iter().filter_map(ready).collect(), how: part.how }).collect();
+        let results = match decide(&parts, facts, scorer) {
             Err(failure) if failure.exit == Exit::Interrupted => {
                 tally.interrupted = true;
                 break;
@@ -314,7 +385,7 @@ pub fn run<S: Store>(
             other => other?,
         };
         let mut results = results.into_iter();
-        for index in unit.rows {
+        for index in unit.rows() {
             let line = match &planned[index] {
                 Planned::Refused(refused) => {
                     tally.refused += 1;

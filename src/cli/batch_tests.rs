@@ -30,7 +30,7 @@ thread_local! { static STOP: &'static AtomicBool = Box::leak(Box::new(AtomicBool
 impl Scorer for Fake {
     fn read(&mut self, wanted: &Wanted<'_>) -> Result<Read, Failure> {
         let call = self.calls.len();
-        let first = wanted.prompts[0][0];
+        let first = wanted.parts[0].prompts[0][0];
         self.calls.push(first);
         if self.stop_at == Some(call) {
             STOP.with(|s| s.store(true, Ordering::Relaxed));

@@ -30,7 +30,7 @@ Examples:
   semif bench kernels
 
 A model synthetic:ID has the dimensions and tensor types of that model of `semif models` and random weights; it needs no file.
-Token ids come from a fixed seed, so every run and machine does the same work. A GPU or CPU that others use gives upper
+Texts and token ids come from fixed seeds, so every run and machine does the same work. A GPU or CPU that others use gives upper
 bounds only.")]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -122,7 +122,7 @@ pub struct SharedArgs {
     #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..))]
     pub questions: u32,
 
-    /// Tokens of a state
+    /// Tokens of a state, instructions included: about so many
     #[arg(long, value_name = "N", default_value_t = 1800, value_parser = clap::value_parser!(u32).range(1..))]
     pub state_tokens: u32,
 
@@ -328,10 +328,12 @@ fn shared(args: &SharedArgs) -> Result<Exit, Failure> {
     }));
     bar.finish_and_clear();
     let report: Report = report?;
-    let mut table = format!(
+    let of = if report.text { "text" } else { "token ids" };
+    let mut table = format!("{:.0} tokens a state, {:.0} a question, of {of}\n\n", report.state_tokens, report.suffix_tokens);
+    table.push_str(&format!(
         "{:8} {:>9} {:>9} {:>11} {:>10} {:>10} {:>8} {:>8} {:>6} {:>9} {:>5}\n",
         "path", "decisions", "seconds", "decisions/s", "state p50", "state p95", "speedup", "peak GB", "flips", "max diff", "bits"
-    );
+    ));
     for p in &report.paths {
         let (p50, p95) = (view::seconds(p.state_p50), view::seconds(p.state_p95));
         table.push_str(&format!(

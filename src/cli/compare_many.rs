@@ -10,7 +10,7 @@ use crate::decision::baseline::{
 use crate::decision::{ResultRow, Row};
 
 use super::args::{BaselineArg, CompareArgs};
-use super::batch::{Facts, Prompted, decide};
+use super::batch::{Facts, Prompted, Together, decide};
 use super::compare::{Answer, Generated, room, warm_up, write, written};
 use super::fail::{Exit, Failure, print, print_json, safe};
 use super::input;
@@ -66,9 +66,10 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
     let facts = Facts { prompt_version: wording.version.clone(), model, config, mode: Mode::Auto, orderings: None };
 
     warm_up(&mut runner.engine, &prompt.tokens, &prompted[0].slots)?;
-    let together: Vec<&Prompted> = prompted.iter().collect();
+    let rows_of_state: Vec<&Prompted> = prompted.iter().collect();
+    let together = Together { how: how(&rows_of_state, Mode::Auto), rows: rows_of_state };
     let start = Instant::now();
-    let direct = decide(&together, how(&together, Mode::Auto), &facts, &mut runner)?;
+    let direct = decide(&[together], &facts, &mut runner)?;
     let direct_seconds = start.elapsed().as_secs_f64();
     let mut generated = write(&mut runner.engine, &prompt, room, baseline.version)?;
     let parsed: Result<Vec<Answer>, Vec<String>> = match verbose {

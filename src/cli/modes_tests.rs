@@ -21,6 +21,10 @@ struct Fake {
     fail_at: Option<(usize, Failure)>,
     /// The prefix that is kept, as the engine would.
     kept: Vec<u32>,
+    /// No memory to keep anything.
+    full: bool,
+    /// 30 where nothing is said.
+    portion: usize,
 }
 
 impl Scorer for Fake {
@@ -30,25 +34,29 @@ impl Scorer for Fake {
         {
             return Err(failure.clone());
         }
-        self.calls.push(wanted.prompts.len());
-        let prefix = wanted.prefix.unwrap_or(0);
-        assert!(wanted.prompts.iter().all(|p| p.len() > prefix && p[..prefix] == wanted.prompts[0][..prefix]));
-        assert!(wanted.prefix.is_some() || wanted.prompts.len() == 1);
-        let reused = if self.kept == wanted.prompts[0][..prefix] { prefix } else { 0 };
-        self.kept = wanted.prompts[0][..prefix].to_vec();
-        let reading = |p: &&[u32]| {
-            let sum: u32 = p.iter().zip(1..).map(|(t, i)| t * i % 97).sum();
-            let liked = |at: usize| p.get(20 + at) == Some(&(100 * p[p.len() - 1]));
-            let logit = |(at, slot): (usize, &u32)| {
-                (sum * slot % 31) as f32 / 7.0 + if at == 0 { 2.0 } else { 0.0 } + if liked(at) { 8.0 } else { 0.0 }
-            };
-            Reading { logits: wanted.slots.iter().enumerate().map(logit).collect(), lse: None, argmax: None }
-        };
-        Ok(Read { readings: wanted.prompts.iter().map(reading).collect(), reused, prefill_seconds: 0.5, forward_seconds: 0.25 })
+        self.calls.push(wanted.parts.iter().map(|part| part.prompts.len()).sum());
+        let (mut readings, mut kept) = (Vec::new(), Vec::new());
+        for part in &wanted.parts {
+            let prefix = part.prefix.unwrap_or(0);
+            assert!(part.prompts.iter().all(|p| p.len() > prefix && p[..prefix] == part.prompts[0][..prefix]));
+            assert!(part.prefix.is_some() || (part.prompts.len() == 1 && wanted.parts.len() == 1));
+            let reused = if self.kept == part.prompts[0][..prefix] { prefix } else { 0 };
+            self.kept = part.prompts[0][..prefix].to_vec();
+            kept.push(if self.full { Kept::default() } else { Kept { tokens: prefix, reused } });
+            readings.extend(part.prompts.iter().map(|p| {
+                let sum: u32 = p.iter().zip(1..).map(|(t, i)| t * i % 97).sum();
+                let liked = |at: usize| p.get(20 + at) == Some(&(100 * p[p.len() - 1]));
+                let logit = |(at, slot): (usize, &u32)| {
+                    (sum * slot % 31) as f32 / 7.0 + if at == 0 { 2.0 } else { 0.0 } + if liked(at) { 8.0 } else { 0.0 }
+                };
+                Reading { logits: wanted.slots.iter().enumerate().map(logit).collect(), lse: None, argmax: None }
+            }));
+        }
+        Ok(Read { readings, kept, prefill_seconds: 0.5, forward_seconds: 0.25 })
     }
 
     fn portion(&self) -> usize {
-        30
+        if self.portion > 0 { self.portion } else { 30 }
     }
 }
 
@@ -168,6 +176,33 @@ fn rows_say_how_they_were_read() {
     assert_eq!((text(timing, "prefill_seconds"), text(timing, "suffix_seconds")), ("0.5".into(), "0.25".into()));
     assert_eq!(rows[2].get("shared_timing"), rows[0].get("shared_timing"));
     assert_eq!((text(&rows[0], "cache_hit"), text(&rows[8], "shared_timing")), ("absent".into(), "absent".into()));
+    assert_eq!(text(timing, "states"), "1");
+
+    // Several states in one reading: each has its part of the time.
+    let path = dir.path().join("packed");
+    let mut fake = Fake { portion: 200, ..Fake::default() };
+    go(&path, Mode::Shared, None, &mut fake).unwrap();
+    assert_eq!(fake.calls, [8, 1]);
+    let packed = lines(&path);
+    let timings: Vec<&Json> = [0, 1].map(|i| packed[i].get("shared_timing").unwrap()).into();
+    for (key, values) in [("states", ["2", "2"]), ("rows", ["5", "3"]), ("prefix_tokens", ["20", "20"]), ("suffix_tokens", ["34", "21"])] {
+        assert_eq!(timings.iter().map(|t| text(t, key)).collect::<Vec<_>>(), values, "{key}");
+    }
+    let sum = |key: &str| timings.iter().filter_map(|t| t.get(key)?.as_f64()).sum::<f64>();
+    assert!((sum("prefill_seconds") - 0.5).abs() < 1e-12 && (sum("suffix_seconds") - 0.25).abs() < 1e-12);
+    assert_eq!(results(&path), results(&dir.path().join("shared")));
+
+    // What could not be kept is said, not hidden.
+    for (name, mode_asked) in [("full-shared", Mode::Shared), ("full-serial", Mode::Serial)] {
+        let path = dir.path().join(name);
+        go(&path, mode_asked, None, &mut Fake { full: true, ..Fake::default() }).unwrap();
+        let rows = lines(&path);
+        assert_eq!(mode(&rows[0]), "\"direct\"");
+        let fallbacks = rows[0].get("serving_config").and_then(|c| c.get("fallbacks")).map(Json::to_string).unwrap();
+        assert!(fallbacks.contains("too short to keep"), "{fallbacks}");
+        assert_eq!((text(&rows[0], "shared_timing"), text(&rows[0], "cache_hit")), ("absent".into(), "absent".into()));
+        assert_eq!(results(&path), results(&dir.path().join("shared")));
+    }
 }
 
 #[test]

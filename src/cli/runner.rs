@@ -8,13 +8,13 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::decision::{ModelRef, ServingConfig};
-use crate::engine::{Ask, Engine, EngineError, ErrorKind, LoadOptions, LoadProgress, Precision, SharedAsk};
+use crate::engine::{Ask, Engine, EngineError, ErrorKind, Group, LoadOptions, LoadProgress, Precision, SharedAsk};
 use crate::gguf::ByteSource;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::hub::{Event, Hub, HubError, Ladder, PullOptions};
 
 use super::args::ModelArgs;
-use super::batch::{Read, Reading, Scorer, Wanted};
+use super::batch::{Kept, Read, Reading, Scorer, Wanted, WantedPart};
 use super::fail::{Exit, Failure};
 use super::interrupt;
 use super::load::ModelFile;
@@ -158,7 +158,8 @@ impl Runner {
     /// # Errors
     /// The same.
     pub fn load_source(source: &impl ByteSource, args: &ModelArgs) -> Result<Runner, Failure> {
-        let options = LoadOptions { precision: precision(args)?, max_tokens: args.max_tokens, ..LoadOptions::default() };
+        let options =
+            LoadOptions { precision: precision(args)?, max_tokens: args.max_tokens, cache_bytes: args.cache, ..LoadOptions::default() };
         let gpu =
             pollster::block_on(Gpu::open(&GpuOptions { adapter: args.adapter.clone(), memory: args.gpu_memory, ..GpuOptions::default() }))?;
         let bar = progress_bar(source.len(), BYTES);
@@ -207,19 +208,23 @@ impl Runner {
 impl Scorer for Runner {
     fn read(&mut self, wanted: &Wanted<'_>) -> Result<Read, Failure> {
         let labels = wanted.slots.to_vec();
-        if let ([prompt], None) = (&wanted.prompts[..], wanted.prefix) {
+        let mut go_on = || if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        if let [WantedPart { prompts, prefix: None }] = &wanted.parts[..]
+            && let [prompt] = prompts[..]
+        {
             let ask = Ask { labels, stats: self.mass, ..Ask::default() };
             let logits = pollster::block_on(self.engine.logits(prompt, &ask))?;
             let reading = Reading { logits: logits.labels, lse: logits.lse, argmax: logits.argmax };
             return Ok(Read { readings: vec![reading], forward_seconds: logits.forward_seconds, ..Read::default() });
         }
-        let ask = SharedAsk { labels, stats: self.mass, prefix: wanted.prefix.unwrap_or(0) };
-        let mut go_on = || if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        let read = pollster::block_on(self.engine.read_shared(&wanted.prompts, &ask, &mut go_on))?;
+        let ask = SharedAsk { labels, stats: self.mass, prefix: 0 };
+        let parts = wanted.parts.iter();
+        let groups: Vec<Group<'_>> = parts.map(|p| Group { prompts: p.prompts.clone(), prefix: p.prefix.unwrap_or(0) }).collect();
+        let read = pollster::block_on(self.engine.read_groups(&groups, &ask, &mut go_on))?;
         let reading = |r: crate::engine::Reading| Reading { logits: r.labels, lse: r.lse, argmax: r.argmax };
         Ok(Read {
-            readings: read.readings.into_iter().map(reading).collect(),
-            reused: read.prefix.reused as usize,
+            readings: read.readings.into_iter().flatten().map(reading).collect(),
+            kept: read.prefixes.iter().map(|p| Kept { tokens: p.tokens as usize, reused: p.reused as usize }).collect(),
             prefill_seconds: read.prefill_seconds,
             forward_seconds: read.suffix_seconds,
         })

@@ -54,11 +54,44 @@ impl How {
     }
 }
 
-/// Rows that are read, and then written, together. A refused row is a unit of its own.
+/// Rows of one state that are read in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unit {
+pub struct Part {
     pub rows: Vec<usize>,
     pub how: How,
+}
+
+/// Parts that are read, and then written, together: several only where all are shared. A refused row is a unit of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    pub parts: Vec<Part>,
+    /// Prompts, and tokens to be read, prefixes included.
+    prompts: usize,
+    work: usize,
+}
+
+impl Unit {
+    fn alone(row: usize) -> Unit {
+        Unit { parts: vec![Part { rows: vec![row], how: How::Direct }], prompts: 1, work: 0 }
+    }
+
+    /// The rows, in the order in which they are read.
+    pub fn rows(&self) -> impl Iterator<Item = usize> {
+        self.parts.iter().flat_map(|part| part.rows.iter().copied())
+    }
+
+    /// Takes a shared part of another state up, where both are small.
+    fn join(&mut self, other: &Unit, portion: usize) -> bool {
+        let shared = |unit: &Unit| unit.parts.iter().all(|part| matches!(part.how, How::Shared { .. }));
+        let fits = self.prompts + other.prompts <= MOST_PROMPTS && self.work + other.work <= portion;
+        if !(fits && shared(self) && shared(other)) {
+            return false;
+        }
+        self.parts.extend(other.parts.iter().cloned());
+        self.prompts += other.prompts;
+        self.work += other.work;
+        true
+    }
 }
 
 /// How rows of one state are read.
@@ -75,7 +108,7 @@ pub fn how(rows: &[&Prompted], mode: Mode) -> How {
 }
 
 /// The work for all rows that are not `done`. A state's rows come when its first row's turn has come, so that lines wait as little as
-/// possible for the ones before them, in portions of about `portion` suffix tokens.
+/// possible for the ones before them, in portions of about `portion` suffix tokens; several small states make one portion.
 pub fn schedule(planned: &[Planned], done: &dyn Fn(usize) -> bool, mode: Mode, portion: usize) -> Vec<Unit> {
     let mut groups: HashMap<&str, Vec<usize>> = HashMap::new();
     for (i, row) in planned.iter().enumerate() {
@@ -85,13 +118,15 @@ pub fn schedule(planned: &[Planned], done: &dyn Fn(usize) -> bool, mode: Mode, p
             groups.entry(&row.state_key).or_default().push(i);
         }
     }
-    let mut units = Vec::new();
+    let mut units: Vec<Unit> = Vec::new();
+    // The last unit that shares; rows read by themselves may have come after it.
+    let mut open: Option<usize> = None;
     for (i, row) in planned.iter().enumerate() {
         if done(i) {
             continue;
         }
         let Planned::Ready(row) = row else {
-            units.push(Unit { rows: vec![i], how: How::Direct });
+            units.push(Unit::alone(i));
             continue;
         };
         // Read together, a group is taken out; read one by one, each row waits for its own turn.
@@ -99,10 +134,15 @@ pub fn schedule(planned: &[Planned], done: &dyn Fn(usize) -> bool, mode: Mode, p
         let ready = |i: &usize| if let Planned::Ready(row) = &planned[*i] { Some(row) } else { None };
         let rows: Vec<&Prompted> = group.iter().filter_map(ready).collect();
         match how(&rows, mode) {
-            How::Direct => units.push(Unit { rows: vec![i], how: How::Direct }),
+            How::Direct => units.push(Unit::alone(i)),
             how => {
                 let group = groups.remove(&row.state_key[..]).unwrap_or_default();
-                units.extend(portions(&group, &rows, how, portion));
+                for unit in portions(&group, &rows, how, portion) {
+                    if !open.is_some_and(|open| units[open].join(&unit, portion)) {
+                        open = Some(units.len());
+                        units.push(unit);
+                    }
+                }
             }
         }
     }
@@ -112,18 +152,18 @@ pub fn schedule(planned: &[Planned], done: &dyn Fn(usize) -> bool, mode: Mode, p
 fn portions(group: &[usize], rows: &[&Prompted], how: How, portion: usize) -> Vec<Unit> {
     let prefix = how.prefix().unwrap_or(0);
     let mut units: Vec<Unit> = Vec::new();
-    let (mut prompts, mut tokens) = (0, 0);
     for (index, row) in group.iter().zip(rows) {
         let own: usize = row.prompts.iter().map(|prompt| prompt.tokens.len() - prefix).sum();
-        prompts += row.prompts.len();
-        tokens += own;
-        let fits = matches!(how, How::Shared { .. }) && prompts <= MOST_PROMPTS && tokens <= portion;
+        let prompts = row.prompts.len();
         match units.last_mut() {
-            Some(unit) if fits => unit.rows.push(*index),
-            _ => {
-                units.push(Unit { rows: vec![*index], how });
-                (prompts, tokens) = (row.prompts.len(), own);
+            Some(unit)
+                if matches!(how, How::Shared { .. }) && unit.prompts + prompts <= MOST_PROMPTS && unit.work - prefix + own <= portion =>
+            {
+                unit.parts[0].rows.push(*index);
+                unit.prompts += prompts;
+                unit.work += own;
             }
+            _ => units.push(Unit { parts: vec![Part { rows: vec![*index], how }], prompts, work: prefix + own }),
         }
     }
     units
@@ -159,7 +199,8 @@ mod tests {
     }
 
     fn plan(rows: &[Planned], mode: Mode, portion: usize) -> Vec<(Vec<usize>, How)> {
-        schedule(rows, &|_| false, mode, portion).into_iter().map(|unit| (unit.rows, unit.how)).collect()
+        let parts = schedule(rows, &|_| false, mode, portion).into_iter().flat_map(|unit| unit.parts);
+        parts.map(|part| (part.rows, part.how)).collect()
     }
 
     #[test]
@@ -176,7 +217,7 @@ mod tests {
         assert_eq!(plan(&rows, Mode::Direct, 999), (0..6).map(|i| (vec![i], How::Direct)).collect::<Vec<_>>());
         // What is done already is left out, and no longer makes a group.
         let rest = schedule(&rows, &|i| i == 0 || i == 2, Mode::Auto, 999);
-        assert_eq!(rest.iter().map(|unit| unit.rows.clone()).collect::<Vec<_>>(), [vec![1, 5], vec![3], vec![4]]);
+        assert_eq!(rest.iter().map(|unit| unit.rows().collect()).collect::<Vec<Vec<_>>>(), [vec![1, 5], vec![3], vec![4]]);
     }
 
     #[test]
@@ -204,5 +245,25 @@ mod tests {
         assert_eq!(sizes(1), [1; 7], "a row is never cut");
         let many: Vec<Planned> = (0..70).map(|_| row(1, 20, 2, 2)).collect();
         assert_eq!(plan(&many, Mode::Auto, 9999).iter().map(|(rows, _)| rows.len()).collect::<Vec<_>>(), [32, 32, 6]);
+    }
+
+    #[test]
+    fn small_states_are_read_together() {
+        // Eight states with two rows each, 20 + 2 x 5 tokens a state, and a row that is alone.
+        let mut rows: Vec<Planned> = (0..16).map(|i| row(i / 2, 16, 5, 2)).collect();
+        rows.insert(4, row(99, 20, 5, 1));
+        let units = |mode, portion| {
+            let units = schedule(&rows, &|_| false, mode, portion);
+            units.iter().map(|unit| unit.parts.iter().map(|part| part.rows.len()).collect()).collect::<Vec<Vec<usize>>>()
+        };
+        // 36 tokens a state: its prefix of 16 and four suffixes of 5.
+        assert_eq!(units(Mode::Shared, 36 * 3), [vec![2, 2, 2], vec![1], vec![2, 2, 2], vec![2, 2]]);
+        assert_eq!(units(Mode::Auto, 36 * 2 - 1), [vec![2], vec![2], vec![1], vec![2], vec![2], vec![2], vec![2], vec![2], vec![2]]);
+        assert!(units(Mode::Serial, 9999).iter().all(|parts| parts.len() == 1), "one by one");
+        assert!(units(Mode::Direct, 9999).iter().all(|parts| *parts == [1]));
+        // Never more prompts than a reading takes.
+        let many: Vec<Planned> = (0..40).map(|i| row(i, 16, 2, 4)).collect();
+        let counts = schedule(&many, &|_| false, Mode::Auto, 99_999);
+        assert_eq!(counts.iter().map(|unit| unit.parts.len()).collect::<Vec<_>>(), [16, 16, 8]);
     }
 }

@@ -107,12 +107,16 @@ pub struct ResultRow {
     pub combined: Option<Combined>,
 }
 
-/// A batch of rows that were read together on one state; the same in each of its rows.
+/// Rows that were read together on one state; the same in each of them. Where several states were read together, times are the state's
+/// part: of the prefixes by the tokens that were new, of the suffixes by their tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SharedTiming {
-    /// Rows of the batch.
+    /// States of the batch.
+    #[serde(default)]
+    pub states: usize,
+    /// Rows on this state.
     pub rows: usize,
-    /// Prompts of the batch: more than rows where several orders of the options are read.
+    /// Their prompts: more than rows where several orders of the options are read.
     pub prompts: usize,
     /// Tokens of the shared prefix.
     pub prefix_tokens: usize,

@@ -89,6 +89,11 @@ fn parts(plan: &MemoryPlan) -> String {
 }
 
 impl EngineError {
+    /// The GPU's memory is too short for what was tried; with less in it, it may work.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Model(ModelError::Gpu(GpuError::OutOfMemory { .. })) | Self::Gpu(GpuError::OutOfMemory { .. }))
+    }
+
     /// What it means to the caller.
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -1,5 +1,6 @@
 //! A loaded model and what is asked of it: logits, decisions, generation.
 
+mod decide;
 mod error;
 mod info;
 mod precision;
@@ -8,13 +9,14 @@ mod run;
 mod session;
 mod shared;
 
+pub use decide::{Decided, Decisions, OrderedPrompt, Prepared, grown, prepare, state_tokens};
 pub use error::{EngineError, ErrorKind};
 pub use info::ModelInfo;
 pub use precision::Precision;
 pub use prefix::{PrefixUse, common_prefix, shared_prefix};
 pub use run::{Ask, Generation, Logits};
-pub use session::{SharedRun, StateId};
-pub use shared::{Reading, SharedAsk, SharedReading};
+pub use session::{RunGroup, SharedRun, StateId};
+pub use shared::{Group, GroupsReading, Reading, SharedAsk, SharedReading};
 
 use crate::gguf::{ByteSource, Gguf};
 use crate::gpu::{Buffer, Gpu, KernelTime, Recorder, background, now_seconds};
@@ -109,6 +111,8 @@ pub struct Engine {
     next_state: u64,
     /// Operations a second as last measured, 0 before.
     rate: f64,
+    /// Seconds of submitted work that nobody has waited for, by that measure.
+    under_way: f64,
     times: LoadTimes,
 }
 
@@ -149,14 +153,14 @@ impl Engine {
         let plan = ModelPlan::new(&gguf, &config, limits)?;
         let chunk = if options.chunk > 0 { options.chunk } else { Self::default_chunk(gpu) };
         let info = ModelInfo::new(&gguf, &config, &plan, tier, options.max_tokens, chunk);
-        // Kept prefixes may take what the plan leaves free, at most twice the cache of a longest prompt.
+        // Kept prefixes may take what the plan leaves free and, while no prompt needs it, the planned cache itself.
         let mut cache_budget = options.cache_bytes.unwrap_or(2 * info.memory.cache);
         if let Some(all) = gpu.info().memory {
             let available = all.saturating_sub(gpu.memory_in_use());
             if info.memory.total() > available {
                 return Err(EngineError::TooLarge { plan: Box::new(info.memory), available });
             }
-            cache_budget = cache_budget.min(available - info.memory.total());
+            cache_budget = cache_budget.min(available - info.memory.total() + info.memory.cache);
         }
         let allocated = now_seconds();
         let (weights, loading) = Weights::allocate(gpu, source, &config, &plan).await?;
@@ -179,6 +183,7 @@ impl Engine {
             states: Vec::new(),
             next_state: 0,
             rate: 0.0,
+            under_way: 0.0,
             times: LoadTimes::default(),
         };
         // What the first run will need is compiled while the weights stream in.

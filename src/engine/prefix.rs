@@ -1,8 +1,14 @@
 //! Token prefixes whose keys, values and states stay on the GPU, least recently used out first.
 
-use super::{Engine, EngineError};
-use crate::model::{Batch, Sequence};
+use super::shared::{Branch, SharedAsk};
+use super::{Engine, EngineError, ErrorKind};
+use crate::model::Sequence;
 use std::ops::ControlFlow;
+
+/// A common start of several prefixes shorter than this is not worth a place of its own.
+const LEAST_COMMON: usize = 32;
+/// A cancel is heard at the latest after about so much work that nobody waited for.
+const UNDER_WAY_SECONDS: f64 = 0.15;
 
 /// A kept prefix.
 pub(super) struct Entry {
@@ -39,6 +45,11 @@ pub fn shared_prefix(prompts: &[&[u32]]) -> usize {
 impl Store {
     pub fn index_of(&self, id: u64) -> Option<usize> {
         self.entries.iter().position(|e| e.id == id)
+    }
+
+    /// The entry with exactly these tokens.
+    fn exact(&self, tokens: &[u32]) -> Option<usize> {
+        self.entries.iter().position(|e| e.tokens == tokens)
     }
 
     fn touch(&mut self, i: usize) -> u64 {
@@ -81,83 +92,125 @@ impl Engine {
         tokens: &[u32],
         progress: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(u64, PrefixUse), EngineError> {
-        let mut usage = PrefixUse { tokens: tokens.len() as u32, reused: 0 };
-        let found = self.store.best(tokens, self.cache.has_states());
-        if let Some((i, n)) = found {
-            usage.reused = n as u32;
-            if n == tokens.len() && self.store.entries[i].tokens.len() == n {
-                let id = self.store.touch(i);
-                self.store.entries[i].pins += 1;
-                return Ok((id, usage));
+        let held = self.hold_each(&[tokens], progress).await?;
+        held.first().copied().ok_or(EngineError::Empty)
+    }
+
+    /// The same for several prefixes; those that are missing are computed together.
+    pub(super) async fn hold_prefixes(
+        &mut self,
+        wanted: &[&[u32]],
+        progress: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Vec<(u64, PrefixUse)>, EngineError> {
+        // What several of them begin with (the instructions) is read once.
+        let missing: Vec<&[u32]> = wanted.iter().copied().filter(|tokens| self.store.exact(tokens).is_none()).collect();
+        let common = if missing.len() > 1 { shared_prefix(&missing) } else { 0 };
+        let covered = |tokens| self.store.best(tokens, self.cache.has_states()).map_or(0, |(_, n)| n);
+        let start = match missing.first() {
+            Some(first) if common >= LEAST_COMMON && covered(&first[..common]) < common => {
+                Some(self.hold_each(&[&first[..common]], progress).await?[0].0)
             }
-        }
-        // The base must survive the making of room.
-        let base = found.map(|(i, n)| {
-            self.store.touch(i);
-            self.store.entries[i].pins += 1;
-            (self.store.entries[i].id, n)
-        });
-        let made = self.extend(base, tokens, progress).await;
-        if let Some((id, _)) = base {
+            _ => None,
+        };
+        let held = self.hold_each(wanted, progress).await;
+        if let Some(id) = start {
             self.unpin(id);
         }
-        let sequence = made?;
-        let id = self.store.insert(tokens.to_vec(), sequence);
-        if let Some(i) = self.store.index_of(id) {
-            self.store.entries[i].pins += 1;
+        held
+    }
+
+    async fn hold_each(
+        &mut self,
+        wanted: &[&[u32]],
+        progress: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Vec<(u64, PrefixUse)>, EngineError> {
+        let mut held = Vec::with_capacity(wanted.len());
+        // Prefixes to be made: the place in `held`, and what each starts from.
+        let (mut places, mut bases) = (Vec::new(), Vec::new());
+        let mut new_tokens = 0;
+        for (place, tokens) in wanted.iter().enumerate() {
+            let usage = PrefixUse { tokens: tokens.len() as u32, reused: 0 };
+            if let Some(i) = self.store.exact(tokens) {
+                self.store.entries[i].pins += 1;
+                held.push((self.store.touch(i), PrefixUse { reused: usage.tokens, ..usage }));
+                continue;
+            }
+            // The base must survive the making of room.
+            let base = self.store.best(tokens, self.cache.has_states()).map(|(i, n)| {
+                self.store.entries[i].pins += 1;
+                (self.store.touch(i), n)
+            });
+            let reused = base.map_or(0, |(_, n)| n as u32);
+            new_tokens += usage.tokens - reused;
+            held.push((0, PrefixUse { reused, ..usage }));
+            places.push(place);
+            bases.push(base);
+        }
+        let mut branches: Vec<Branch<'_>> = Vec::new();
+        let made = if places.is_empty() { Ok(()) } else { self.make(&mut branches, wanted, &places, &bases, new_tokens, progress).await };
+        bases.iter().flatten().for_each(|(id, _)| self.unpin(*id));
+        if let Err(error) = made {
+            held.iter().filter(|(id, _)| *id > 0).for_each(|(id, _)| self.unpin(*id));
+            self.rec.discard();
+            for branch in branches {
+                let done = branch.sequence.len as usize;
+                // All that a cancelled run has computed is in the queue, and worth keeping. After a fault nobody knows what it left.
+                if matches!(error, EngineError::Cancelled) && done > branch.began && self.store.exact(&branch.tokens[..done]).is_none() {
+                    self.store.insert(branch.tokens[..done].to_vec(), branch.sequence);
+                } else {
+                    self.cache.release(branch.sequence);
+                }
+            }
+            self.make_room(0);
+            return Err(error);
+        }
+        for (place, branch) in places.into_iter().zip(branches) {
+            let id = self.store.insert(branch.tokens.to_vec(), branch.sequence);
+            if let Some(i) = self.store.index_of(id) {
+                self.store.entries[i].pins += 1;
+            }
+            held[place].0 = id;
         }
         self.make_room(0);
-        Ok((id, usage))
+        Ok(held)
     }
 
-    async fn extend(
+    /// Branches from the bases and runs the rest of each prefix into the cache, without reading anything.
+    async fn make<'a>(
         &mut self,
-        base: Option<(u64, usize)>,
-        tokens: &[u32],
-        progress: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<Sequence, EngineError> {
-        let mut sequence = Sequence::default();
-        if let Some((id, n)) = base
-            && let Some(i) = self.store.index_of(id)
-        {
-            let parent = &self.store.entries[i].sequence;
-            sequence = self.cache.branch(&mut self.rec, parent, n as u32, 1).await?.pop().unwrap_or_default();
-        }
-        let done = sequence.len as usize;
-        match self.fill(&mut sequence, &tokens[done..], progress).await {
-            Ok(()) => Ok(sequence),
-            Err(e) => {
-                self.rec.discard();
-                self.cache.release(sequence);
-                Err(e)
-            }
-        }
-    }
-
-    /// Runs tokens into the cache without reading anything.
-    async fn fill(
-        &mut self,
-        sequence: &mut Sequence,
-        tokens: &[u32],
+        branches: &mut Vec<Branch<'a>>,
+        wanted: &[&'a [u32]],
+        places: &[usize],
+        bases: &[Option<(u64, usize)>],
+        new_tokens: u32,
         progress: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(), EngineError> {
-        let total = sequence.len + tokens.len() as u32;
-        self.make_room(total - sequence.len);
-        self.cache.reserve(&mut self.rec, sequence, total, true).await?;
-        self.forward.cover(&mut self.rec, &self.config, &self.weights, total).await?;
-        for chunk in tokens.chunks(self.forward.max_rows() as usize) {
-            let mut batch = Batch::default();
-            batch.push(sequence, chunk, false);
-            self.forward.run(&mut self.rec, &self.config, &self.weights, &self.cache, &batch)?;
-            self.end_chunk(chunk.len(), progress).await?;
+        self.make_room(new_tokens);
+        let longest = places.iter().map(|place| wanted[*place].len()).max().unwrap_or(0);
+        self.forward.cover(&mut self.rec, &self.config, &self.weights, longest as u32).await?;
+        for (place, base) in places.iter().zip(bases) {
+            let mut sequence = Sequence::default();
+            if let Some((id, n)) = *base {
+                let i = self.store.index_of(id).ok_or(EngineError::NoState)?;
+                let parent = &self.store.entries[i].sequence;
+                sequence = self.cache.branch(&mut self.rec, parent, n as u32, 1).await?.pop().unwrap_or_default();
+            }
+            branches.push(Branch::new(wanted[*place], sequence, None));
         }
-        Ok(())
+        // Room for all at once: a cache that grows again and again would be copied as often.
+        for branch in branches.iter_mut() {
+            self.cache.reserve(&mut self.rec, &mut branch.sequence, branch.tokens.len() as u32, true).await?;
+        }
+        self.pack(branches, &SharedAsk::default(), progress).await
     }
 
-    /// Submits a chunk, and where the adapter is slow waits for it, so that a cancel is heard and a browser stays alive.
+    /// Submits a chunk, and where much work is under way waits for it, so that a cancel is heard and a browser stays alive.
     pub(super) async fn end_chunk(&mut self, rows: usize, progress: &mut dyn FnMut() -> ControlFlow<()>) -> Result<(), EngineError> {
         self.rec.submit();
-        if self.rate > 0.0 && self.operations(rows) / self.rate > super::run::SUBMIT_SECONDS {
+        let seconds = if self.rate > 0.0 { self.operations(rows) / self.rate } else { 0.0 };
+        self.under_way += seconds;
+        if seconds > super::run::SUBMIT_SECONDS || self.under_way > UNDER_WAY_SECONDS {
+            self.under_way = 0.0;
             self.gpu.wait().await?;
         } else {
             self.gpu.check()?;
@@ -166,6 +219,26 @@ impl Engine {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(EngineError::Cancelled),
         }
+    }
+
+    /// Clears up after work that failed: what is recorded is forgotten, and after a fault of the GPU all kept prefixes too, since nobody
+    /// knows which of them were complete. Open states are read again when they are asked next.
+    pub(super) fn settle<T>(&mut self, result: Result<T, EngineError>) -> Result<T, EngineError> {
+        if let Err(error) = &result {
+            self.rec.discard();
+            if error.kind() == ErrorKind::Gpu {
+                self.forget_prefixes();
+            }
+        }
+        result
+    }
+
+    /// Drops all prefixes, held or not, and gives their memory back.
+    pub(super) fn forget_prefixes(&mut self) {
+        for entry in std::mem::take(&mut self.store.entries) {
+            self.cache.release(entry.sequence);
+        }
+        self.cache.shrink(&mut self.rec);
     }
 
     pub(super) fn unpin(&mut self, id: u64) {

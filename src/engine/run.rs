@@ -91,21 +91,43 @@ impl Engine {
         }
     }
 
-    /// Runs a prompt chunk by chunk; its last row's final state is then the only one in the scratch.
-    async fn prefill(&mut self, sequence: &mut Sequence, tokens: &[u32], room: usize) -> Result<(), EngineError> {
+    /// Runs a prompt chunk by chunk; its last row's final state is then the only one in the scratch. `progress` hears between chunks.
+    async fn prefill(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        room: usize,
+        mut progress: Option<&mut dyn FnMut() -> ControlFlow<()>>,
+    ) -> Result<(), EngineError> {
         let total = (tokens.len() + room) as u32;
-        self.cache.reserve(&mut self.rec, sequence, total, true).await?;
-        self.forward.cover(&mut self.rec, &self.config, &self.weights, total).await?;
+        match self.room_for(sequence, total).await {
+            // Kept prefixes, and a cache that grew ahead, live on memory that a prompt may need.
+            Err(error) if error.is_out_of_memory() => {
+                self.forget_prefixes();
+                self.room_for(sequence, total).await?;
+            }
+            other => other?,
+        }
         let step = self.forward.max_rows() as usize;
         let count = tokens.len().div_ceil(step);
         for (i, chunk) in tokens.chunks(step).enumerate() {
             let mut batch = Batch::default();
             batch.push(sequence, chunk, i + 1 == count);
             self.forward.run(&mut self.rec, &self.config, &self.weights, &self.cache, &batch)?;
-            if i + 1 < count {
-                self.rec.submit();
+            match &mut progress {
+                _ if i + 1 == count => {}
+                Some(progress) => self.end_chunk(chunk.len(), progress).await?,
+                None => self.rec.submit(),
             }
         }
+        Ok(())
+    }
+
+    /// Makes room for a sequence of `total` tokens. The table of positions comes first: a cache that grows ahead of its need leaves
+    /// nothing over.
+    async fn room_for(&mut self, sequence: &mut Sequence, total: u32) -> Result<(), EngineError> {
+        self.forward.cover(&mut self.rec, &self.config, &self.weights, total).await?;
+        self.cache.reserve(&mut self.rec, sequence, total, true).await?;
         Ok(())
     }
 
@@ -137,6 +159,28 @@ impl Engine {
     /// # Errors
     /// Tokens outside the vocabulary, a prompt over the budget, too many labels, GPU faults.
     pub async fn logits(&mut self, tokens: &[u32], ask: &Ask) -> Result<Logits, EngineError> {
+        self.logits_until(tokens, ask, None).await
+    }
+
+    /// The same; `progress` hears between the chunks of a long prompt and may cancel.
+    ///
+    /// # Errors
+    /// As [`Engine::logits`], and [`EngineError::Cancelled`].
+    pub async fn logits_with(
+        &mut self,
+        tokens: &[u32],
+        ask: &Ask,
+        progress: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Logits, EngineError> {
+        self.logits_until(tokens, ask, Some(progress)).await
+    }
+
+    async fn logits_until(
+        &mut self,
+        tokens: &[u32],
+        ask: &Ask,
+        progress: Option<&mut dyn FnMut() -> ControlFlow<()>>,
+    ) -> Result<Logits, EngineError> {
         self.check_tokens(tokens, 0)?;
         self.check_ids(&ask.labels)?;
         if ask.labels.len() > MOST_IDS {
@@ -144,19 +188,22 @@ impl Engine {
         }
         let start = now_seconds();
         let mut sequence = Sequence::default();
-        let result = self.logits_of(&mut sequence, tokens, ask).await;
+        let result = self.logits_of(&mut sequence, tokens, ask, progress).await;
         self.cache.release(sequence);
-        if result.is_err() {
-            self.rec.discard();
-        }
-        let mut logits = result?;
+        let mut logits = self.settle(result)?;
         logits.forward_seconds = now_seconds() - start;
         self.learn(self.operations(tokens.len()), logits.forward_seconds);
         Ok(logits)
     }
 
-    async fn logits_of(&mut self, sequence: &mut Sequence, tokens: &[u32], ask: &Ask) -> Result<Logits, EngineError> {
-        self.prefill(sequence, tokens, 0).await?;
+    async fn logits_of(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        ask: &Ask,
+        progress: Option<&mut dyn FnMut() -> ControlFlow<()>>,
+    ) -> Result<Logits, EngineError> {
+        self.prefill(sequence, tokens, 0, progress).await?;
         let mut out = Logits::default();
         let last = self.forward.last_rows(&self.config);
         let n = ask.labels.len() as u64 * 4;
@@ -205,14 +252,37 @@ impl Engine {
         stop: &[u32],
         on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Generation, EngineError> {
+        self.generate_until(tokens, max_new, stop, None, on_token).await
+    }
+
+    /// The same; `progress` hears between the chunks of a long prompt and may cancel there.
+    ///
+    /// # Errors
+    /// As [`Engine::generate`], and [`EngineError::Cancelled`].
+    pub async fn generate_with(
+        &mut self,
+        tokens: &[u32],
+        max_new: usize,
+        stop: &[u32],
+        progress: &mut dyn FnMut() -> ControlFlow<()>,
+        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Generation, EngineError> {
+        self.generate_until(tokens, max_new, stop, Some(progress), on_token).await
+    }
+
+    async fn generate_until(
+        &mut self,
+        tokens: &[u32],
+        max_new: usize,
+        stop: &[u32],
+        progress: Option<&mut dyn FnMut() -> ControlFlow<()>>,
+        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Generation, EngineError> {
         self.check_tokens(tokens, max_new)?;
         let mut sequence = Sequence::default();
-        let result = self.generate_in(&mut sequence, tokens, max_new, stop, on_token).await;
+        let result = self.generate_in(&mut sequence, tokens, max_new, stop, progress, on_token).await;
         self.cache.release(sequence);
-        if result.is_err() {
-            self.rec.discard();
-        }
-        result
+        self.settle(result)
     }
 
     async fn generate_in(
@@ -221,6 +291,7 @@ impl Engine {
         tokens: &[u32],
         max_new: usize,
         stop: &[u32],
+        progress: Option<&mut dyn FnMut() -> ControlFlow<()>>,
         on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Generation, EngineError> {
         let mut out = Generation::default();
@@ -228,7 +299,7 @@ impl Engine {
             return Ok(out);
         }
         let start = now_seconds();
-        self.prefill(sequence, tokens, max_new).await?;
+        self.prefill(sequence, tokens, max_new, progress).await?;
         self.forward.vocabulary(&mut self.rec, &self.weights, 0, 1);
         let bytes = self.rec.finish_and_read(self.forward.chosen(1)).await?;
         out.first_token_seconds = now_seconds() - start;

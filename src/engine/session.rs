@@ -2,7 +2,7 @@
 //! click need not wait behind them.
 
 use super::prefix::PrefixUse;
-use super::{Engine, EngineError, SharedAsk, SharedReading};
+use super::{Engine, EngineError, Group, GroupsReading, SharedAsk, SharedReading};
 use std::ops::ControlFlow;
 
 /// A state held in an engine. Give it back with [`Engine::close_state`].
@@ -30,8 +30,7 @@ impl Engine {
         progress: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(StateId, PrefixUse), EngineError> {
         self.check_tokens(tokens, 1)?;
-        self.checkpoint(tokens, progress).await?;
-        let (entry, usage) = self.hold_prefix(tokens, progress).await?;
+        let (entry, usage) = self.hold_state(tokens, progress).await?;
         self.next_state += 1;
         let id = self.next_state;
         self.states.push(OpenState { id, entry, tokens: tokens.to_vec() });
@@ -47,6 +46,25 @@ impl Engine {
             self.unpin(id);
         }
         Ok(())
+    }
+
+    /// Holds a state's tokens; where memory is too short beside what is kept, instead of it.
+    async fn hold_state(&mut self, tokens: &[u32], progress: &mut dyn FnMut() -> ControlFlow<()>) -> Result<(u64, PrefixUse), EngineError> {
+        let mut held = self.checkpoint(tokens, progress).await;
+        if held.is_ok() {
+            let result = self.hold_prefix(tokens, progress).await;
+            match self.settle(result) {
+                Ok(done) => return Ok(done),
+                Err(error) => held = Err(error),
+            }
+        }
+        match self.settle(held) {
+            Err(error) if error.is_out_of_memory() => {}
+            Err(error) => return Err(error),
+            Ok(()) => {}
+        }
+        let result = self.hold_prefix(tokens, progress).await;
+        self.settle(result)
     }
 
     fn state(&self, id: StateId) -> Result<usize, EngineError> {
@@ -73,8 +91,7 @@ impl Engine {
     ) -> Result<PrefixUse, EngineError> {
         self.state(id)?;
         self.check_tokens(tokens, 1)?;
-        self.checkpoint(tokens, progress).await?;
-        let (entry, usage) = self.hold_prefix(tokens, progress).await?;
+        let (entry, usage) = self.hold_state(tokens, progress).await?;
         let i = self.state(id)?;
         let before = std::mem::replace(&mut self.states[i], OpenState { id: id.0, entry, tokens: tokens.to_vec() });
         self.unpin(before.entry);
@@ -146,59 +163,102 @@ impl Engine {
     }
 }
 
-/// A batch that is run in steps of about 50 ms, so that more urgent questions can be asked in between.
+/// A batch that is run in steps of about 50 ms, so that more urgent questions can be asked in between. Prompts come in groups, each on a
+/// prefix of its own.
 pub struct SharedRun {
-    prompts: Vec<Vec<u32>>,
+    groups: Vec<RunGroup>,
     ask: SharedAsk,
-    done: SharedReading,
+    done: GroupsReading,
+}
+
+/// Prompts of a batch that begin alike.
+#[derive(Debug, Clone, Default)]
+pub struct RunGroup {
+    /// The prompts.
+    pub prompts: Vec<Vec<u32>>,
+    /// Leading tokens that are kept, as [`SharedAsk::prefix`].
+    pub prefix: usize,
 }
 
 impl SharedRun {
-    /// A batch of prompts; nothing is computed yet.
+    /// A batch of prompts on one prefix; nothing is computed yet.
     pub fn new(prompts: Vec<Vec<u32>>, ask: SharedAsk) -> Self {
-        Self { prompts, ask, done: SharedReading::default() }
+        Self::of_groups(vec![RunGroup { prompts, prefix: ask.prefix }], ask)
+    }
+
+    /// A batch of several groups.
+    pub fn of_groups(mut groups: Vec<RunGroup>, ask: SharedAsk) -> Self {
+        for group in &mut groups {
+            let all: Vec<&[u32]> = group.prompts.iter().map(Vec::as_slice).collect();
+            group.prefix = group.prefix.min(super::shared_prefix(&all));
+        }
+        let done = GroupsReading {
+            readings: vec![Vec::new(); groups.len()],
+            prefixes: vec![PrefixUse::default(); groups.len()],
+            ..GroupsReading::default()
+        };
+        Self { groups, ask, done }
     }
 
     /// Prompts that are read.
     pub fn done(&self) -> usize {
-        self.done.readings.len()
+        self.done.readings.iter().map(Vec::len).sum()
     }
 
-    /// Runs the next few prompts; true when all are read. After an error the step can be tried again: finished prompts stay.
+    /// All prompts.
+    pub fn total(&self) -> usize {
+        self.groups.iter().map(|g| g.prompts.len()).sum()
+    }
+
+    /// What is read so far.
+    pub fn read(&self) -> &GroupsReading {
+        &self.done
+    }
+
+    /// Runs the next few prompts; true when all are read. After an error the step can be tried again: finished prompts stay, and so does
+    /// what a cancelled step computed of a prefix.
     ///
     /// # Errors
     /// As [`Engine::read_shared`].
     pub async fn step(&mut self, engine: &mut Engine, progress: &mut dyn FnMut() -> ControlFlow<()>) -> Result<bool, EngineError> {
-        let start = self.done();
-        let prefix = {
-            let all: Vec<&[u32]> = self.prompts.iter().map(Vec::as_slice).collect();
-            self.ask.prefix.min(super::shared_prefix(&all))
-        };
         let rows = engine.rows_in(STEP_SECONDS);
-        let (mut count, mut sum) = (0, 0);
-        while let Some(prompt) = self.prompts.get(start + count) {
-            sum += prompt.len() - prefix;
-            if count > 0 && sum > rows {
+        let (mut portion, mut places, mut sum) = (Vec::new(), Vec::new(), 0);
+        for (g, group) in self.groups.iter().enumerate() {
+            let start = self.done.readings[g].len();
+            let mut count = 0;
+            for prompt in &group.prompts[start..] {
+                // A group's prefix is read with its first prompt.
+                sum += prompt.len() - if start + count == 0 { 0 } else { group.prefix };
+                if sum > rows && !(count == 0 && places.is_empty()) {
+                    break;
+                }
+                count += 1;
+            }
+            if count > 0 {
+                let prompts = group.prompts[start..start + count].iter().map(Vec::as_slice).collect();
+                portion.push(Group { prompts, prefix: group.prefix });
+                places.push(g);
+            }
+            if start + count < group.prompts.len() {
                 break;
             }
-            count += 1;
         }
-        if count > 0 {
-            let portion: Vec<&[u32]> = self.prompts[start..start + count].iter().map(Vec::as_slice).collect();
-            let ask = SharedAsk { prefix, ..self.ask.clone() };
-            let read = engine.read_shared(&portion, &ask, progress).await?;
-            if start == 0 {
-                self.done.prefix = read.prefix;
+        if !portion.is_empty() {
+            let read = engine.read_groups(&portion, &self.ask, progress).await?;
+            for ((g, readings), prefix) in places.into_iter().zip(read.readings).zip(read.prefixes) {
+                if self.done.readings[g].is_empty() {
+                    self.done.prefixes[g] = prefix;
+                }
+                self.done.readings[g].extend(readings);
             }
             self.done.prefill_seconds += read.prefill_seconds;
             self.done.suffix_seconds += read.suffix_seconds;
-            self.done.readings.extend(read.readings);
         }
-        Ok(self.done() == self.prompts.len())
+        Ok(self.done() == self.total())
     }
 
-    /// What was read.
-    pub fn finish(self) -> SharedReading {
+    /// What was read, group by group.
+    pub fn finish(self) -> GroupsReading {
         self.done
     }
 }

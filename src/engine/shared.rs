@@ -1,5 +1,6 @@
-//! Many prompts on one prefix: the prefix is read once, then the suffixes run together, packed without padding. No path changes a bit:
-//! each row is reduced in one order whatever stands beside it, and the delta rule is sequential wherever it is cut.
+//! Many prompts on one prefix, or on one for each of several groups: the prefixes are read once, then the suffixes run together, packed
+//! without padding. No path changes a bit: each row is reduced in one order whatever stands beside it, and the delta rule is sequential
+//! wherever it is cut.
 
 use super::prefix::PrefixUse;
 use super::{Engine, EngineError, MOST_IDS};
@@ -16,7 +17,17 @@ pub struct SharedAsk {
     pub labels: Vec<u32>,
     /// Log-sum-exp and argmax over the vocabulary too.
     pub stats: bool,
-    /// Leading tokens that all prompts share and that are worth keeping (see [`super::shared_prefix`]); fewer than any prompt has.
+    /// Leading tokens that all prompts share and that are worth keeping (see [`super::shared_prefix`]); fewer than any prompt has. Where
+    /// groups are read, each group has its own.
+    pub prefix: usize,
+}
+
+/// Prompts that begin alike.
+#[derive(Debug, Clone, Default)]
+pub struct Group<'a> {
+    /// The prompts.
+    pub prompts: Vec<&'a [u32]>,
+    /// Leading tokens that are kept, as [`SharedAsk::prefix`]; 0 keeps nothing.
     pub prefix: usize,
 }
 
@@ -36,7 +47,7 @@ pub struct Reading {
 pub struct SharedReading {
     /// One for each prompt, in order.
     pub readings: Vec<Reading>,
-    /// The prefix.
+    /// The prefix; none where memory was too short to keep one.
     pub prefix: PrefixUse,
     /// Seconds until the prefix stood in the cache (0 without one).
     pub prefill_seconds: f64,
@@ -44,16 +55,46 @@ pub struct SharedReading {
     pub suffix_seconds: f64,
 }
 
-/// A prompt on its way.
-struct Branch {
-    prompt: usize,
-    sequence: Sequence,
-    done: usize,
+/// The readings of several groups and what they took.
+#[derive(Debug, Clone, Default)]
+pub struct GroupsReading {
+    /// One for each prompt of each group, in order.
+    pub readings: Vec<Vec<Reading>>,
+    /// Each group's prefix; without tokens where memory was too short to keep it.
+    pub prefixes: Vec<PrefixUse>,
+    /// Seconds until all prefixes stood in the cache.
+    pub prefill_seconds: f64,
+    /// Seconds of all suffixes, up to the end of the readback.
+    pub suffix_seconds: f64,
 }
+
+/// A sequence on its way to the end of its tokens.
+pub(super) struct Branch<'a> {
+    pub tokens: &'a [u32],
+    pub sequence: Sequence,
+    /// Where its reading goes; a prefix has none.
+    pub place: Option<u32>,
+    /// It must be possible to go on after its end.
+    pub keep: bool,
+    done: usize,
+    /// Tokens that it branched with.
+    pub began: usize,
+}
+
+impl<'a> Branch<'a> {
+    /// A sequence that holds the first of `tokens` already.
+    pub fn new(tokens: &'a [u32], sequence: Sequence, place: Option<u32>) -> Self {
+        let done = sequence.len as usize;
+        Self { tokens, sequence, place, keep: place.is_none(), done, began: done }
+    }
+}
+
+/// A prompt with its group.
+type Place<'a> = (usize, &'a [u32]);
 
 impl Engine {
     /// Reads the end of every prompt. With a prefix, that is looked up in the cache or computed and kept there; the suffixes then branch from
-    /// it. `progress` hears between chunks and may cancel; the cache stays consistent, and a computed prefix is kept.
+    /// it. `progress` hears between chunks and may cancel; the cache stays consistent, and what was computed of a prefix is kept.
     ///
     /// # Errors
     /// Prompts over the budget or with ids outside the vocabulary, GPU faults, [`EngineError::Cancelled`].
@@ -63,59 +104,128 @@ impl Engine {
         ask: &SharedAsk,
         progress: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<SharedReading, EngineError> {
+        let group = Group { prompts: prompts.to_vec(), prefix: ask.prefix };
+        let mut read = self.read_groups(&[group], ask, progress).await?;
+        Ok(SharedReading {
+            readings: read.readings.pop().unwrap_or_default(),
+            prefix: read.prefixes.pop().unwrap_or_default(),
+            prefill_seconds: read.prefill_seconds,
+            suffix_seconds: read.suffix_seconds,
+        })
+    }
+
+    /// Reads the end of every prompt of several groups, each on a prefix of its own. Missing prefixes are computed together, and so are the
+    /// suffixes of all groups. Where GPU memory is too short for that, fewer run together, and in the end without a kept prefix.
+    ///
+    /// # Errors
+    /// As [`Engine::read_shared`].
+    pub async fn read_groups(
+        &mut self,
+        groups: &[Group<'_>],
+        ask: &SharedAsk,
+        progress: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<GroupsReading, EngineError> {
         if ask.labels.len() > MOST_IDS {
             return Err(EngineError::Labels(ask.labels.len()));
         }
         self.check_ids(&ask.labels)?;
-        for prompt in prompts {
+        for prompt in groups.iter().flat_map(|g| &g.prompts) {
             self.check_tokens(prompt, 0)?;
         }
-        let Some(first) = prompts.first() else { return Ok(SharedReading::default()) };
-        let longest = super::shared_prefix(prompts);
-        let prefix = ask.prefix.min(longest);
+        let groups: Vec<Group<'_>> =
+            groups.iter().map(|g| Group { prompts: g.prompts.clone(), prefix: g.prefix.min(super::shared_prefix(&g.prompts)) }).collect();
+        match self.try_groups(&groups, ask, progress).await {
+            Err(error) if error.is_out_of_memory() => {
+                let mut out = GroupsReading::default();
+                for group in &groups {
+                    self.read_frugally(group, ask, progress, &mut out).await?;
+                }
+                Ok(out)
+            }
+            other => other,
+        }
+    }
+
+    /// Reads one group with as little memory as it takes: fewer prompts at a time, at last one by one and without a prefix.
+    async fn read_frugally(
+        &mut self,
+        group: &Group<'_>,
+        ask: &SharedAsk,
+        progress: &mut dyn FnMut() -> ControlFlow<()>,
+        out: &mut GroupsReading,
+    ) -> Result<(), EngineError> {
+        let (mut prefix, mut most) = (group.prefix, group.prompts.len().min(64));
+        let (mut readings, mut used): (Vec<Reading>, Option<PrefixUse>) = (Vec::new(), None);
+        while let Some(rest) = group.prompts.get(readings.len()..).filter(|rest| !rest.is_empty()) {
+            let part = Group { prompts: rest[..most.min(rest.len())].to_vec(), prefix };
+            match self.try_groups(&[part], ask, progress).await {
+                Ok(mut read) => {
+                    readings.extend(read.readings.pop().unwrap_or_default());
+                    used = used.or(read.prefixes.pop());
+                    out.prefill_seconds += read.prefill_seconds;
+                    out.suffix_seconds += read.suffix_seconds;
+                }
+                Err(error) if error.is_out_of_memory() && most > 1 => most = most.div_ceil(4),
+                Err(error) if error.is_out_of_memory() && prefix > 0 => (prefix, used) = (0, Some(PrefixUse::default())),
+                Err(error) => return Err(error),
+            }
+        }
+        out.readings.push(readings);
+        out.prefixes.push(used.unwrap_or_default());
+        Ok(())
+    }
+
+    async fn try_groups(
+        &mut self,
+        groups: &[Group<'_>],
+        ask: &SharedAsk,
+        progress: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<GroupsReading, EngineError> {
         let start = now_seconds();
-        let mut out = SharedReading::default();
-        let held = if prefix > 0 {
-            let (id, usage) = self.hold_prefix(&first[..prefix], progress).await?;
-            out.prefix = usage;
-            Some(id)
-        } else {
-            None
-        };
-        out.prefill_seconds = if held.is_some() { now_seconds() - start } else { 0.0 };
+        let prefixes: Vec<&[u32]> = groups.iter().filter(|g| g.prefix > 0).filter_map(|g| Some(&g.prompts.first()?[..g.prefix])).collect();
+        let held = self.hold_prefixes(&prefixes, progress).await;
+        let held = self.settle(held)?;
+        let mut out = GroupsReading::default();
+        let mut each = held.iter();
+        let parents: Vec<Option<u64>> = groups
+            .iter()
+            .map(|g| {
+                let (id, usage) = if g.prefix > 0 { each.next().copied().unzip() } else { (None, None) };
+                out.prefixes.push(usage.unwrap_or_default());
+                id
+            })
+            .collect();
+        out.prefill_seconds = if held.is_empty() { 0.0 } else { now_seconds() - start };
         let began = now_seconds();
-        let result = self.read_branches(prompts, held, prefix, ask, progress).await;
-        if let Some(id) = held {
-            self.unpin(id);
-        }
-        if result.is_err() {
-            self.rec.discard();
-        }
-        out.readings = result?;
+        let result = self.read_branches(groups, &parents, ask, progress).await;
+        held.iter().for_each(|(id, _)| self.unpin(*id));
+        self.make_room(0);
+        let mut readings = self.settle(result)?.into_iter();
+        out.readings = groups.iter().map(|g| readings.by_ref().take(g.prompts.len()).collect()).collect();
         out.suffix_seconds = now_seconds() - began;
-        let rows: usize = prompts.iter().map(|p| p.len() - prefix).sum();
+        let rows: usize = groups.iter().flat_map(|g| g.prompts.iter().map(|p| p.len() - g.prefix)).sum();
         self.learn(self.operations(rows), out.suffix_seconds);
         Ok(out)
     }
 
     async fn read_branches(
         &mut self,
-        prompts: &[&[u32]],
-        held: Option<u64>,
-        prefix: usize,
+        groups: &[Group<'_>],
+        parents: &[Option<u64>],
         ask: &SharedAsk,
         progress: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Vec<Reading>, EngineError> {
-        let longest = prompts.iter().map(|p| p.len()).max().unwrap_or(0);
+        let places: Vec<Place<'_>> = groups.iter().enumerate().flat_map(|(g, group)| group.prompts.iter().map(move |p| (g, *p))).collect();
+        let longest = places.iter().map(|(_, p)| p.len()).max().unwrap_or(0);
         self.forward.cover(&mut self.rec, &self.config, &self.weights, longest as u32).await?;
         // Prompts are taken in portions whose results fit one readback and whose own pages stay few.
         let width = ask.labels.len().max(1);
         let most = (MOST_IDS / width).clamp(1, 256);
         self.gpu.write(&self.ids, 0, bytemuck::cast_slice(&ask.labels));
-        let mut readings = Vec::with_capacity(prompts.len());
-        for portion in prompts.chunks(most) {
+        let mut readings = Vec::with_capacity(places.len());
+        for portion in places.chunks(most) {
             let mut branches = Vec::new();
-            let read = self.read_portion(&mut branches, portion, held, prefix, ask, progress).await;
+            let read = self.read_portion(&mut branches, portion, groups, parents, ask, progress).await;
             // Whatever happened, the pages go back (the commands that use them are already in the queue).
             branches.into_iter().for_each(|b| self.cache.release(b.sequence));
             readings.extend(read?);
@@ -123,60 +233,79 @@ impl Engine {
         Ok(readings)
     }
 
-    async fn read_portion(
+    async fn read_portion<'a>(
         &mut self,
-        branches: &mut Vec<Branch>,
-        prompts: &[&[u32]],
-        held: Option<u64>,
-        prefix: usize,
+        branches: &mut Vec<Branch<'a>>,
+        places: &[Place<'a>],
+        groups: &[Group<'_>],
+        parents: &[Option<u64>],
         ask: &SharedAsk,
         progress: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Vec<Reading>, EngineError> {
-        let none = Sequence::default();
-        let parent = held.and_then(|id| self.store.index_of(id)).map_or(&none, |i| &self.store.entries[i].sequence);
-        let sequences = self.cache.branch(&mut self.rec, parent, prefix as u32, prompts.len() as u32).await?;
-        branches.extend(sequences.into_iter().enumerate().map(|(prompt, sequence)| Branch { prompt, sequence, done: prefix }));
+        for of_group in places.chunk_by(|(a, _), (b, _)| a == b) {
+            let none = Sequence::default();
+            let parent = match parents[of_group[0].0] {
+                Some(id) => &self.store.entries[self.store.index_of(id).ok_or(EngineError::NoState)?].sequence,
+                None => &none,
+            };
+            let prefix = groups[of_group[0].0].prefix as u32;
+            let sequences = self.cache.branch(&mut self.rec, parent, prefix, of_group.len() as u32).await?;
+            let at = branches.len() as u32;
+            branches.extend((at..).zip(of_group).zip(sequences).map(|((place, (_, tokens)), s)| Branch::new(tokens, s, Some(place))));
+        }
+        self.pack(branches, ask, progress).await?;
+        self.collect(places.len(), ask).await
+    }
+
+    /// Runs all branches to their ends, packed into chunks without padding, in order.
+    pub(super) async fn pack(
+        &mut self,
+        branches: &mut [Branch<'_>],
+        ask: &SharedAsk,
+        progress: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<(), EngineError> {
         let room = self.forward.max_rows() as usize;
-        let (mut batch, mut order) = (Batch::default(), Vec::new());
+        let (mut batch, mut finished) = (Batch::default(), Vec::new());
         for branch in branches.iter_mut() {
-            let tokens = prompts[branch.prompt];
+            let tokens = branch.tokens;
             while branch.done < tokens.len() {
                 let free = room - batch.len();
                 let pages = tokens.len().div_ceil(PAGE as usize);
                 if free == 0 || (batch.page_entries() + pages > self.forward.max_pages() && !batch.is_empty()) {
-                    self.run_batch(&mut batch, &mut order, ask, progress).await?;
+                    self.run_batch(&mut batch, &mut finished, ask, progress).await?;
                     continue;
                 }
                 let rest = &tokens[branch.done..];
                 let piece = &rest[..rest.len().min(free)];
                 let last = piece.len() == rest.len();
-                // A state of its own is needed only by a branch that is cut.
-                self.cache.reserve(&mut self.rec, &mut branch.sequence, tokens.len() as u32, !last || branch.done > prefix).await?;
-                batch.push(&mut branch.sequence, piece, last);
+                // A state of its own is needed only by a branch that is cut, or that others go on from.
+                let state = branch.keep || !last || branch.done > branch.began;
+                self.cache.reserve(&mut self.rec, &mut branch.sequence, tokens.len() as u32, state).await?;
+                batch.push(&mut branch.sequence, piece, last && branch.place.is_some());
                 branch.done += piece.len();
                 if last {
-                    order.push(branch.prompt);
+                    finished.extend(branch.place);
                 }
             }
         }
         if !batch.is_empty() {
-            self.run_batch(&mut batch, &mut order, ask, progress).await?;
+            self.run_batch(&mut batch, &mut finished, ask, progress).await?;
         }
-        self.collect(prompts.len(), ask).await
+        Ok(())
     }
 
     /// Runs the collected rows; the finished prompts' results go to their places in the result buffers.
     async fn run_batch(
         &mut self,
         batch: &mut Batch,
-        order: &mut Vec<usize>,
+        finished: &mut Vec<u32>,
         ask: &SharedAsk,
         progress: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(), EngineError> {
         self.forward.run(&mut self.rec, &self.config, &self.weights, &self.cache, batch)?;
         // Prompts finish in order, so a batch's outputs are consecutive.
-        let at = order.first().copied().unwrap_or(0) as u32;
-        let (count, labels) = (order.len() as u32, ask.labels.len() as u32);
+        let at = finished.first().copied().unwrap_or(0);
+        let (count, labels) = (finished.len() as u32, ask.labels.len() as u32);
         if count > 0 && labels > 0 {
             let last = self.forward.last_rows(&self.config);
             head::slots(&mut self.rec, self.weights.head(), last, count, self.ids.all(), labels, self.slot_logits.all(), at);
@@ -188,7 +317,7 @@ impl Engine {
         }
         let rows = batch.len();
         *batch = Batch::default();
-        order.clear();
+        finished.clear();
         self.end_chunk(rows, progress).await
     }
 

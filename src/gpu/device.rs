@@ -1,6 +1,7 @@
 //! Finding an adapter, opening a device on it, memory and readback.
 
 use super::buffer::Usage;
+use super::faults::Stage;
 use super::{Abilities, Buffer, GpuError, Kernel, View, memory, probe};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -74,6 +75,8 @@ struct Inner {
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
     fault: Arc<Mutex<Option<GpuError>>>,
     usage: Arc<Usage>,
+    #[cfg(test)]
+    faults: super::faults::order::Faults,
 }
 
 /// A place in the stream of submitted work.
@@ -242,7 +245,16 @@ impl Gpu {
             memory: [memory::of(adapter), options.memory].into_iter().flatten().min(),
             adapter: summary,
         };
-        Ok(Gpu(Arc::new(Inner { device, queue, info, kernels: Mutex::default(), fault, usage: Arc::default() })))
+        Ok(Gpu(Arc::new(Inner {
+            device,
+            queue,
+            info,
+            kernels: Mutex::default(),
+            fault,
+            usage: Arc::default(),
+            #[cfg(test)]
+            faults: Default::default(),
+        })))
     }
 
     /// What this device is and allows.
@@ -262,6 +274,19 @@ impl Gpu {
         &self.0.kernels
     }
 
+    #[cfg(test)]
+    pub(super) fn faults(&self) -> &super::faults::order::Faults {
+        &self.0.faults
+    }
+
+    /// Notes a fault that is heard of at the next [`Gpu::check`].
+    pub(super) fn note(&self, error: GpuError) {
+        let mut fault = self.0.fault.lock().unwrap_or_else(|e| e.into_inner());
+        if !matches!(*fault, Some(GpuError::Lost(_))) {
+            *fault = Some(error);
+        }
+    }
+
     pub(super) fn take_fault(&self) -> Option<GpuError> {
         let mut fault = self.0.fault.lock().unwrap_or_else(|e| e.into_inner());
         // A lost device stays lost.
@@ -279,6 +304,9 @@ impl Gpu {
     pub(super) async fn buffer_with(&self, label: &str, size: u64, usage: wgpu::BufferUsages) -> Result<Buffer, GpuError> {
         let size = size.max(256).next_multiple_of(256);
         let memory = |detail: String| GpuError::OutOfMemory { what: label.to_string(), needed: size, detail };
+        if let Some(error) = self.strike(Stage::Buffer) {
+            return Err(error);
+        }
         if size > self.0.info.max_buffer {
             return Err(memory(format!("the adapter allows {} bytes a buffer", self.0.info.max_buffer)));
         }
@@ -313,6 +341,9 @@ impl Gpu {
 
     /// Copies `data` (length a multiple of 4) into a buffer at byte `offset` before the next submitted work.
     pub fn write(&self, buffer: &Buffer, offset: u64, data: &[u8]) {
+        if let Some(error) = self.strike(Stage::Write) {
+            return self.note(error);
+        }
         self.0.queue.write_buffer(&buffer.raw, offset, data);
     }
 
@@ -374,6 +405,9 @@ impl Gpu {
     /// # Errors
     /// As [`Gpu::read`].
     pub async fn read_all(&self, views: &[View<'_>]) -> Result<Vec<Vec<u8>>, GpuError> {
+        if let Some(error) = self.strike(Stage::Read) {
+            return Err(error);
+        }
         let size: u64 = views.iter().map(|v| v.size).sum();
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let staging = self.buffer_with("readback", size, usage).await?;

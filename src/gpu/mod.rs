@@ -4,6 +4,7 @@ mod background;
 mod buffer;
 mod device;
 mod error;
+pub(crate) mod faults;
 mod memory;
 mod pace;
 mod pipeline;

@@ -1,5 +1,6 @@
 //! Recording dispatches: parameters in one uniform arena, bind groups made once, one compute pass a submit.
 
+use super::faults::Stage;
 use super::pace::Pace;
 use super::pipeline::PARAMS_BYTES;
 use super::profile::{KernelTime, Profile, Stamps, Work};
@@ -226,6 +227,10 @@ impl Recorder {
     pub fn submit(&mut self) {
         if self.steps.is_empty() {
             return;
+        }
+        if let Some(error) = self.gpu.strike(Stage::Submit) {
+            self.gpu.note(error);
+            return self.discard();
         }
         let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
         if !self.bytes.is_empty() {
