@@ -86,7 +86,7 @@ chrome() {
     "$KEEP/browser/lib" "$KEEP/fonts.conf" "$KEEP/browser/chromium/chromium" >"$KEEP/chromium"
   chmod +x "$KEEP/chromium"
   export CHROMIUM=$KEEP/chromium NODE_PATH=$KEEP/browser/node_modules SEMIF_TEST_MODELS=$KEEP/models SEMIF_BIN=$KEEP/semif SEMIF_SHOTS=$OUT
-  export SEMIF_LONGEST=300 # a GPU has time for every length of the references
+  export SEMIF_LONGEST=300 SEMIF_BITS=full # a GPU has time for every length of the references and every path
   export SEMIF_CHROMIUM_FLAGS="--enable-unsafe-webgpu --enable-features=Vulkan,VulkanFromANGLE,DefaultANGLEVulkan --use-angle=vulkan --ignore-gpu-blocklist --disable-vulkan-surface --enable-webgpu-developer-features"
   local node=$KEEP/browser/node
   "$node" --version >/dev/null 2>&1 || node="env LD_LIBRARY_PATH=$KEEP/browser/lib $node"

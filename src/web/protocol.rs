@@ -3,15 +3,31 @@
 //! The page sends [`Request`]s, each with a job number of its own; the worker answers with any number of progress events
 //! and exactly one [`Event::Done`] or [`Event::Failed`] for that job. Job 0 belongs to the worker's own announcements.
 //! States and result rows travel as JSON text: numbers in them keep the digits that the user typed.
+//!
+//! Work that only waits for the GPU comes in two classes. A [`Class::Batch`] runs in steps of about 50 ms; between two steps, and between
+//! two chunks of a long prefix, the worker first answers every [`Class::Click`] that has come meanwhile.
 
 use serde::{Deserialize, Serialize};
+
+use crate::decision::Combined;
 
 /// One request of the page.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 pub struct Request {
     /// Chosen by the page, unique in its lifetime, never 0.
     pub job: u32,
+    pub class: Class,
     pub command: Command,
+}
+
+/// Who waits for an answer.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Class {
+    /// A person: before every batch, in the order of clicks.
+    #[default]
+    Click,
+    /// Nobody at once. Of [`Command::Decide`], [`Command::Ask`] and [`Command::Read`]; every other command is a click.
+    Batch,
 }
 
 /// What the page can ask for.
@@ -34,18 +50,56 @@ pub enum Command {
     /// Run every kernel against constants on this adapter: [`Event::Checked`] for each, then [`Answer::SelfTest`].
     SelfTest,
     /// Put a model on the GPU, in place of the one that is there: [`Answer::Loaded`].
-    Load { source: ModelSource },
+    Load { source: ModelSource, options: LoadChoice },
     /// Tokens of a decision's prompt: [`Answer::Counted`]. `row` is an input row of the contract.
     Count { row: String },
-    /// One decision by direct readout: [`Answer::Decided`].
-    Decide { row: String },
-    /// The same decision written as JSON by greedy decoding, at most `limit` tokens: [`Event::Written`] for each token, then
+    /// Decisions by direct readout, each in all orders of its options where `orderings` (`rotations`, `all`, `reverse`) asks for them. Rows
+    /// with an equal state share it: [`Event::Decided`] for each row, in the order in which they are read, then [`Answer::Decided`].
+    Decide { rows: Vec<String>, orderings: Option<String> },
+    /// One decision written as JSON by greedy decoding, at most `limit` tokens: [`Event::Written`] for each token, then
     /// [`Answer::Generated`].
     Generate { row: String, limit: u32 },
-    /// Last-position logits of token lists, for tests: [`Answer::Logits`].
+    /// Last-position logits of token lists, each afresh: [`Answer::Logits`].
     Logits { tokens: Vec<Vec<u32>>, labels: Vec<u32> },
+    /// The same on prefixes that are kept: [`Event::Stepped`] after each step, then [`Answer::Read`].
+    Read { groups: Vec<TokenGroup>, labels: Vec<u32> },
+    /// Read a state (JSON text) and keep it: [`Answer::State`].
+    Open { state: String },
+    /// Append to a state (JSON text: text to text, elements to a list, members to an object), at the cost of what is new:
+    /// [`Answer::State`].
+    Append { id: u32, more: String },
+    /// Questions on a state, as rows without a state; otherwise as [`Command::Decide`].
+    Ask { id: u32, questions: Vec<String>, orderings: Option<String> },
+    /// A second state with the same content, which may grow differently; it costs nothing: [`Answer::State`].
+    Fork { id: u32 },
+    /// Let a state go: [`Answer::Dropped`]. Its memory is given back when something else needs it.
+    Drop { id: u32 },
+    /// How many bytes of the GPU kept prefixes may take from now on (none: as it is). What exceeds it goes, oldest first:
+    /// [`Answer::Cache`].
+    Cache { bytes: Option<f64> },
     /// Stop a job as soon as its current step ends; the job itself answers.
     Cancel { job: u32 },
+}
+
+/// How a model is loaded; nothing here changes a bit of a result.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, Default, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct LoadChoice {
+    /// Longest prompt in tokens.
+    pub max_tokens: Option<u32>,
+    /// Rows of a chunk.
+    pub chunk: Option<u32>,
+    /// Bytes for kept prefixes.
+    pub cache_bytes: Option<f64>,
+}
+
+/// Prompts that begin alike, as tokens.
+#[derive(Serialize, Deserialize, Debug, Clone, Default)]
+#[serde(default)]
+pub struct TokenGroup {
+    pub prompts: Vec<Vec<u32>>,
+    /// Leading tokens that all share and that are kept; 0 reads each prompt whole.
+    pub prefix: u32,
 }
 
 /// Where the bytes of a model come from.
@@ -85,6 +139,16 @@ pub enum Event {
         tokens: u32,
         seconds: f64,
     },
+    /// A row is decided; `index` counts from 0 in the order of the request.
+    Decided {
+        index: u32,
+        decision: Box<Decision>,
+    },
+    /// So many prompts of a batch are read.
+    Stepped {
+        done: u32,
+        total: u32,
+    },
     /// One kernel of a self-test is done.
     Checked {
         done: u32,
@@ -122,12 +186,19 @@ pub enum Answer {
     Device(Device),
     SelfTest(Vec<KernelCheck>),
     Kept(Kept),
-    Stored { name: String },
+    Stored {
+        name: String,
+    },
     Loaded(Model),
     Counted(Count),
-    Decided(Decision),
+    /// In the order of the request.
+    Decided(Vec<Decision>),
     Generated(Generation),
     Logits(Vec<Vec<f32>>),
+    Read(TokenReading),
+    State(State),
+    Dropped,
+    Cache(CacheUse),
 }
 
 /// The GPU in words and numbers.
@@ -205,6 +276,34 @@ pub struct Model {
     pub warm_up_seconds: f64,
 }
 
+/// Logits of every prompt of every group.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenReading {
+    pub logits: Vec<Vec<Vec<f32>>>,
+    /// Each group's prefix: tokens, and of these, tokens that were kept already.
+    pub prefixes: Vec<(u32, u32)>,
+    pub seconds: f64,
+}
+
+/// A state that is kept.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
+pub struct State {
+    pub id: u32,
+    /// Tokens that every prompt on it begins with, instructions included.
+    pub tokens: u32,
+    /// Of these, tokens that were kept already.
+    pub reused: u32,
+    pub seconds: f64,
+}
+
+/// What kept prefixes take.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
+pub struct CacheUse {
+    pub tokens: f64,
+    pub bytes: f64,
+}
+
 /// How long a prompt is.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
 pub struct Count {
@@ -224,6 +323,8 @@ pub struct Decision {
     pub entropy: f64,
     /// First minus second probability.
     pub margin: f64,
+    /// What all orders of the options say together, where several were read.
+    pub combined: Option<Combined>,
     /// The result row of the contract, as JSON text.
     pub row: String,
 }

@@ -7,6 +7,7 @@
 // SEMIF_SHOTS (a folder for screenshots).
 import { serve } from './server.mjs';
 import { openBrowser, runAll } from './harness.mjs';
+import bits from './bits.mjs';
 import extras from './extras.mjs';
 import logits from './logits.mjs';
 import page from './page.mjs';
@@ -23,7 +24,7 @@ if (!dist || !models) {
 const server = await serve({ '/some/folder/': dist, '/models/': models });
 const browser = await openBrowser();
 const world = { server, browser, models, home: `${server.url}/some/folder/`, model: (name, query = '') => `${server.url}/models/${name}${query}` };
-const tests = Object.assign({}, ...[page, storage, extras, logits, trouble].map((part) => part(world)));
+const tests = Object.assign({}, ...[page, storage, extras, logits, bits, trouble].map((part) => part(world)));
 const fine = await runAll(tests, only);
 await browser.close();
 await server.close();

@@ -9,7 +9,7 @@ use wasm_bindgen::{JsCast, JsValue, prelude::Closure};
 use web_sys::{ErrorEvent, MessageEvent, Worker, WorkerOptions, WorkerType};
 
 use crate::web::js_message;
-use crate::web::protocol::{Answer, Command, Event, Fault, FaultKind, Message, Request};
+use crate::web::protocol::{Answer, Class, Command, Event, Fault, FaultKind, Message, Request};
 
 /// The worker's program, beside the page.
 const PROGRAM: &str = "./worker_loader.js";
@@ -134,6 +134,11 @@ impl Client {
 
     /// Sends a command; a stopped worker is started again first.
     pub fn call(&self, command: Command) -> Call {
+        self.call_as(Class::Click, command)
+    }
+
+    /// The same in a class of its own.
+    pub fn call_as(&self, class: Class, command: Command) -> Call {
         if self.0.worker.borrow().is_none() {
             self.spawn();
         }
@@ -141,7 +146,7 @@ impl Client {
         self.0.next_job.set(job + 1);
         let (sender, events) = unbounded();
         self.0.waiting.borrow_mut().insert(job, sender);
-        match serde_wasm_bindgen::to_value(&Request { job, command }) {
+        match serde_wasm_bindgen::to_value(&Request { job, class, command }) {
             Ok(request) if self.0.ready.get() => self.post(&request),
             Ok(request) => self.0.early.borrow_mut().push(request),
             Err(error) => self.crashed(&error.to_string()),
@@ -151,7 +156,7 @@ impl Client {
 
     /// Asks a job to stop. It still answers, with what it became.
     pub fn cancel(&self, job: u32) {
-        if let Ok(request) = serde_wasm_bindgen::to_value(&Request { job: 0, command: Command::Cancel { job } }) {
+        if let Ok(request) = serde_wasm_bindgen::to_value(&Request { job: 0, class: Class::Click, command: Command::Cancel { job } }) {
             self.post(&request);
         }
     }

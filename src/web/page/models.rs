@@ -10,7 +10,7 @@ use super::ladder::Rung;
 use super::notice::FaultNotice;
 use super::run::now;
 use super::{Shared, format};
-use crate::web::protocol::{Answer, Command, Device, Event, Fault, FaultKind, KeptFile, Model, ModelSource, Phase, Progress};
+use crate::web::protocol::{Answer, Command, Device, Event, Fault, FaultKind, KeptFile, LoadChoice, Model, ModelSource, Phase, Progress};
 
 /// A model on its way.
 #[derive(Clone, PartialEq)]
@@ -154,7 +154,7 @@ async fn upload(shared: Shared, source: ModelSource) -> Result<(), Fault> {
             loading.enter(Phase::Upload);
         }
     });
-    match follow(shared, Command::Load { source: source.clone() }).await? {
+    match follow(shared, Command::Load { source: source.clone(), options: LoadChoice::default() }).await? {
         Answer::Loaded(model) => {
             shared.source.set_value(Some(source));
             shared.model.set(Some(model));

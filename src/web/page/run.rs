@@ -134,20 +134,7 @@ pub fn start(shared: Shared, ways: Ways) {
     runs.stopping.set(false);
     runs.job.set(Some(0));
     spawn_local(async move {
-        for outcome in &outcomes {
-            lane(
-                shared,
-                outcome.direct,
-                Command::Decide { row: outcome.row.get_value() },
-                |_| {},
-                |answer| match answer {
-                    Answer::Decided(decision) => Some(decision),
-                    _ => None,
-                },
-            )
-            .await;
-            outcome.direct.with_untracked(|lane| say_read(runs, outcome, lane));
-        }
+        read(shared, &outcomes).await;
         if ways == Ways::Both {
             for outcome in &outcomes {
                 let stream = outcome.stream;
@@ -175,6 +162,45 @@ pub fn start(shared: Shared, ways: Ways) {
     });
 }
 
+/// Reads all questions in one request: they share the state.
+async fn read(shared: Shared, outcomes: &[Outcome]) {
+    let runs = shared.runs;
+    outcomes.iter().for_each(|outcome| outcome.direct.set(Lane::Running(now())));
+    let rows = outcomes.iter().map(|outcome| outcome.row.get_value()).collect();
+    let call = shared.call(Command::Decide { rows, orderings: None });
+    runs.job.set(Some(call.job));
+    let on_event = |event| {
+        if let Event::Decided { index, decision } = event
+            && let Some(outcome) = outcomes.get(index as usize)
+        {
+            outcome.direct.set(Lane::Done(*decision));
+            outcome.direct.with_untracked(|lane| say_read(runs, outcome, lane));
+        }
+    };
+    let Err(fault) = call.finish(on_event).await else { return };
+    let open = || outcomes.iter().filter(|outcome| outcome.direct.with_untracked(|lane| matches!(lane, Lane::Running(_))));
+    // One question that cannot be asked must not keep the others from being answered.
+    if fault.kind == FaultKind::Input && outcomes.len() > 1 {
+        for outcome in open() {
+            let command = Command::Decide { rows: vec![outcome.row.get_value()], orderings: None };
+            let take = |answer| if let Answer::Decided(mut decisions) = answer { decisions.pop() } else { None };
+            lane(shared, outcome.direct, command, |_| {}, take).await;
+            outcome.direct.with_untracked(|lane| say_read(runs, outcome, lane));
+        }
+        return;
+    }
+    stop_after(shared, &fault);
+    open().for_each(|outcome| outcome.direct.set(Lane::Failed(fault.clone())));
+}
+
+/// After a fault of the engine the rest would only fail the same way.
+fn stop_after(shared: Shared, fault: &Fault) {
+    if !matches!(fault.kind, FaultKind::Input | FaultKind::Cancelled) {
+        shared.runs.stopping.set(true);
+        shared.fault.set(Some(fault.clone()));
+    }
+}
+
 async fn lane<T: Send + Sync + Clone + PartialEq + 'static>(
     shared: Shared,
     lane: RwSignal<Lane<T>>,
@@ -195,11 +221,7 @@ async fn lane<T: Send + Sync + Clone + PartialEq + 'static>(
         Ok(Some(value)) => Lane::Done(value),
         Ok(None) => Lane::Failed(Fault::new(FaultKind::Crash, "The engine gave an answer of another kind.")),
         Err(fault) => {
-            // After a fault of the engine the rest would only fail the same way.
-            if !matches!(fault.kind, FaultKind::Input | FaultKind::Cancelled) {
-                runs.stopping.set(true);
-                shared.fault.set(Some(fault.clone()));
-            }
+            stop_after(shared, &fault);
             Lane::Failed(fault)
         }
     });

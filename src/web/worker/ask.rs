@@ -1,30 +1,18 @@
-//! One decision: read by a forward pass, or written as JSON.
+//! Decisions: read by forward passes, or written as JSON.
 
 use super::job::{Job, cancelled, now};
 use super::session::{Loaded, fault, sentence};
 use crate::decision::baseline::{distribution_prompt, parse_distribution};
+use crate::decision::orderings::{OrderReading, combine, log_probabilities};
 use crate::decision::result::READOUT_DIRECT;
-use crate::decision::{PROBABILITY_STATUS, ResultRow, Row, ServingConfig, Wording, read_rows, readout, sha256_hex};
-use crate::engine::Ask;
-use crate::text::{ChatPrompt, StreamDecoder, TextError};
+use crate::decision::{
+    Json, Orderings, PROBABILITY_STATUS, ReadoutError, ResultRow, Row, ServingConfig, Wording, read_rows, readout, sha256_hex,
+};
+use crate::engine::{Decided, OrderedPrompt, Prepared, Reading, prepare};
+use crate::text::{StreamDecoder, TextError};
 use crate::web::protocol::{Decision, Event, Fault, FaultKind, Generation};
 
-/// A row with its prompt, checked up to the answer letters.
-pub struct Prepared {
-    row: Row,
-    version: String,
-    prompt: ChatPrompt,
-    slots: Vec<u32>,
-}
-
-impl Prepared {
-    /// Length of the prompt.
-    pub fn tokens(&self) -> usize {
-        self.prompt.tokens.len()
-    }
-}
-
-fn input(message: impl std::fmt::Display) -> Fault {
+pub fn input(message: impl std::fmt::Display) -> Fault {
     Fault::new(FaultKind::Input, sentence(&message.to_string()))
 }
 
@@ -40,62 +28,108 @@ fn read_row(row: &str) -> Result<Row, Fault> {
     file.rows().next().cloned().ok_or_else(|| input("the row is empty"))
 }
 
-/// Renders and encodes a row's prompt and checks its answer letters.
-pub fn prepare(loaded: &Loaded, row: &str) -> Result<Prepared, Fault> {
-    let row = read_row(row)?;
-    let wording = Wording::default();
-    let text = loaded.engine.text().map_err(|error| fault(&error))?;
-    let prompt = text.chat_prompt(&wording.system, &wording.payload(&row)).map_err(|error| text_fault(&error))?;
-    let slots = text.letter_slots(row.options().len()).map_err(|error| text_fault(&error))?;
-    text.check_boundary(&prompt, &slots).map_err(|error| text_fault(&error))?;
-    Ok(Prepared { row, version: wording.version, prompt, slots })
+/// A row of a question on a state that is open.
+pub fn on_state(question: &str, state: &Json) -> Result<String, Fault> {
+    let Json::Object(mut members) = Json::parse(question).map_err(|error| input(format!("the question is no JSON: {error}")))? else {
+        return Err(input("a question is an object with `question` and `options`"));
+    };
+    if members.iter().any(|(key, _)| key == "state") {
+        return Err(input("the question brings a state of its own; the open one is used"));
+    }
+    if !members.iter().any(|(key, _)| key == "id") {
+        members.push(("id".into(), Json::String("question".into())));
+    }
+    members.push(("state".into(), state.clone()));
+    Ok(Json::Object(members).to_string())
 }
 
-/// Reads a decision off the logits of its answer letters.
-pub async fn decide(loaded: &mut Loaded, row: &str) -> Result<Decision, Fault> {
-    let start = now();
-    let prepared = prepare(loaded, row)?;
-    let ask = Ask { labels: prepared.slots.clone(), ..Ask::default() };
-    let logits = loaded.engine.logits(&prepared.prompt.tokens, &ask).await.map_err(|error| fault(&error))?;
-    let readout = readout(&logits.labels).map_err(|error| Fault::new(FaultKind::Gpu, sentence(&error.to_string())))?;
-    let total_seconds = (now() - start) / 1e3;
+/// Which orders a request names.
+pub fn orderings(name: Option<&str>) -> Result<Option<Orderings>, Fault> {
+    Ok(match name {
+        None => None,
+        Some("rotations") => Some(Orderings::Rotations),
+        Some("all") => Some(Orderings::All),
+        Some("reverse") => Some(Orderings::Reverse),
+        Some(other) => return Err(input(format!("{other:?} is no kind of orderings: there are rotations, all and reverse"))),
+    })
+}
+
+/// Renders and encodes a row's prompts and checks its answer letters.
+pub fn prepared(loaded: &Loaded, row: &str, orderings: Option<Orderings>) -> Result<Prepared, Fault> {
+    let text = loaded.engine.text().map_err(|error| fault(&error))?;
+    prepare(text, &Wording::default(), read_row(row)?, orderings).map_err(input)
+}
+
+fn nonsense(error: &ReadoutError) -> Fault {
+    Fault::new(FaultKind::Gpu, sentence(&error.to_string()))
+}
+
+/// A row's decision as the page shows it and as the contract has it.
+pub fn decision(
+    loaded: &Loaded,
+    row: &Prepared,
+    decided: &Decided,
+    orderings: Option<Orderings>,
+    total_seconds: f64,
+) -> Result<Decision, Fault> {
+    let pairs = || row.prompts.iter().zip(&decided.readings);
+    let (first, reading) = pairs().next().ok_or_else(|| Fault::new(FaultKind::Crash, "The engine gave no reading."))?;
+    let read = readout(&reading.labels).map_err(|error| nonsense(&error))?;
+    let option_ids: Vec<String> = row.row.options().iter().map(|option| option.id.clone()).collect();
     let adapter = &loaded.engine.gpu().info().adapter;
-    let result = ResultRow {
-        id: prepared.row.id().into(),
-        option_ids: prepared.row.options().iter().map(|option| option.id.clone()).collect(),
-        probabilities: readout.probabilities.clone(),
-        option_logits: logits.labels,
-        answer_token_ids: prepared.slots,
-        input_tokens: prepared.prompt.tokens.len(),
-        allowed_token_mass: None,
-        full_vocab_argmax_id: None,
-        prompt_sha256: sha256_hex(prepared.prompt.text.as_bytes()),
-        prompt_version: prepared.version,
+    let mut result = ResultRow {
+        id: row.row.id().into(),
+        probabilities: read.probabilities.clone(),
+        option_logits: reading.labels.clone(),
+        answer_token_ids: row.slots.clone(),
+        input_tokens: first.prompt.tokens.len(),
+        prompt_sha256: sha256_hex(first.prompt.text.as_bytes()),
+        prompt_version: Wording::default().version,
         model: loaded.file.clone(),
         serving_config: ServingConfig {
             engine: concat!("semif ", env!("CARGO_PKG_VERSION"), " in a browser").into(),
             precision: loaded.engine.tier().to_string(),
-            mode: "direct".into(),
+            mode: if decided.prefix.tokens > 0 { "shared" } else { "direct" }.into(),
+            orderings: orderings.map(Orderings::name),
             adapter: adapter.name.clone(),
             backend: adapter.backend.clone(),
             driver: adapter.driver.clone(),
             max_tokens: loaded.engine.max_tokens(),
-            system_text: if prepared.prompt.system_folded { "in front of the user text" } else { "own turn" }.into(),
+            system_text: if first.prompt.system_folded { "in front of the user text" } else { "own turn" }.into(),
             ..ServingConfig::default()
         },
         readout: READOUT_DIRECT.into(),
         probability_status: PROBABILITY_STATUS.into(),
-        forward_seconds: logits.forward_seconds,
+        forward_seconds: decided.forward_seconds,
         total_seconds,
+        option_ids,
         ..ResultRow::default()
     };
+    if orderings.is_some() {
+        let native = |(ordered, reading): (&OrderedPrompt, &Reading)| {
+            Ok(OrderReading {
+                order: ordered.order.iter().filter_map(|i| result.option_ids.get(*i).cloned()).collect(),
+                probabilities: readout(&reading.labels)?.probabilities,
+                option_logits: reading.labels.clone(),
+                input_tokens: ordered.prompt.tokens.len(),
+                prompt_sha256: sha256_hex(ordered.prompt.text.as_bytes()),
+                ..OrderReading::default()
+            })
+        };
+        let natives = pairs().map(native).collect::<Result<_, _>>().map_err(|error| nonsense(&error))?;
+        let by_option = pairs().map(|(ordered, reading)| log_probabilities(&ordered.order, &reading.labels));
+        let by_option: Vec<Vec<f64>> = by_option.collect::<Result<_, _>>().map_err(|error| nonsense(&error))?;
+        result.combined = Some(combine(&result.option_ids, &by_option, row.prompts.len()));
+        result.orderings = Some(natives);
+    }
     Ok(Decision {
-        probabilities: readout.probabilities,
+        probabilities: read.probabilities,
         input_tokens: result.input_tokens as u32,
         forward_seconds: result.forward_seconds,
         total_seconds,
-        entropy: readout.entropy / std::f64::consts::LN_2,
-        margin: readout.margin,
+        entropy: read.entropy / std::f64::consts::LN_2,
+        margin: read.margin,
+        combined: result.combined.clone(),
         row: lines(&result).map_err(|error| Fault::new(FaultKind::Crash, error.to_string()))?,
     })
 }
@@ -128,7 +162,8 @@ pub async fn generate(loaded: &mut Loaded, row: &str, limit: usize, job: &Job) -
         job.post(Event::Written { text: written.clone(), tokens: count, seconds: (now() - start) / 1e3 });
         job.flow()
     };
-    let generation = loaded.engine.generate(&prompt.tokens, room, &ends, &mut on_token).await.map_err(|error| fault(&error))?;
+    let generation = loaded.engine.generate_with(&prompt.tokens, room, &ends, &mut || job.flow(), &mut on_token).await;
+    let generation = generation.map_err(|error| fault(&error))?;
     if generation.cancelled {
         return Err(cancelled());
     }

@@ -7,13 +7,15 @@ use wasm_bindgen_futures::JsFuture;
 use super::ask;
 use super::job::{Job, cancelled, now, scope, sleep};
 use super::source::WebSource;
-use crate::decision::ModelRef;
-use crate::engine::{Ask, Engine, EngineError, ErrorKind, LoadOptions, LoadProgress};
+use crate::decision::{Json, ModelRef, Wording};
+use crate::engine::{Ask, Engine, EngineError, ErrorKind, LoadOptions, LoadProgress, PrefixUse, StateId, grown, state_tokens};
 use crate::gguf::{ByteSource, SourceError};
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::kernels::selftest;
 use crate::model::ModelError;
-use crate::web::protocol::{Answer, Command, Count, Device, Event, Fault, FaultKind, KernelCheck, Model, ModelSource, Phase};
+use crate::web::protocol::{
+    Answer, CacheUse, Command, Count, Device, Event, Fault, FaultKind, KernelCheck, LoadChoice, Model, ModelSource, Phase, State,
+};
 
 /// Tries before a missing adapter is believed: right after the browser's start the first answer can be null.
 const ADAPTER_TRIES: i32 = 3;
@@ -23,18 +25,100 @@ const ADAPTER_TRIES: i32 = 3;
 pub struct Session {
     gpu: Option<Gpu>,
     loaded: Option<Loaded>,
+    /// Counts loads, so that a batch of an earlier model is not run on a later one.
+    pub load: u32,
 }
 
 /// A model on the GPU and where it came from.
 pub struct Loaded {
     pub engine: Engine,
     pub file: ModelRef,
+    states: Vec<OpenState>,
+    next_state: u32,
+}
+
+/// A state that the page holds open.
+struct OpenState {
+    id: u32,
+    state: Json,
+    held: StateId,
+}
+
+impl Loaded {
+    fn index(&self, id: u32) -> Result<usize, Fault> {
+        self.states.iter().position(|state| state.id == id).ok_or_else(|| ask::input(format!("no state {id} is open")))
+    }
+
+    /// An open state and the tokens that are kept of it.
+    pub fn state(&self, id: u32) -> Result<(&Json, &[u32]), Fault> {
+        let open = &self.states[self.index(id)?];
+        let tokens = self.engine.state_tokens(open.held).map_err(|error| fault(&error))?;
+        Ok((&open.state, tokens))
+    }
+
+    fn tokens(&self, state: &Json) -> Result<Vec<u32>, Fault> {
+        let text = self.engine.text().map_err(|error| fault(&error))?;
+        state_tokens(text, &Wording::default(), state).map_err(ask::input)
+    }
+
+    fn keep(&mut self, state: Json, held: StateId) -> u32 {
+        self.next_state += 1;
+        self.states.push(OpenState { id: self.next_state, state, held });
+        self.next_state
+    }
+
+    async fn open(&mut self, job: &Job, state: &str) -> Result<State, Fault> {
+        let start = now();
+        let state = json(state)?;
+        let tokens = self.tokens(&state)?;
+        let (held, usage) = self.engine.open_state(&tokens, &mut || job.flow()).await.map_err(|error| fault(&error))?;
+        Ok(opened(self.keep(state, held), usage, start))
+    }
+
+    async fn append(&mut self, job: &Job, id: u32, more: &str) -> Result<State, Fault> {
+        let start = now();
+        let i = self.index(id)?;
+        let state = grown(&self.states[i].state, &json(more)?).map_err(ask::input)?;
+        let tokens = self.tokens(&state)?;
+        let held = self.states[i].held;
+        let usage = self.engine.update_state(held, &tokens, &mut || job.flow()).await.map_err(|error| fault(&error))?;
+        self.states[i].state = state;
+        Ok(opened(id, usage, start))
+    }
+
+    fn fork(&mut self, id: u32) -> Result<State, Fault> {
+        let start = now();
+        let i = self.index(id)?;
+        let held = self.engine.fork_state(self.states[i].held).map_err(|error| fault(&error))?;
+        let tokens = self.engine.state_tokens(held).map_err(|error| fault(&error))?.len() as u32;
+        let state = self.states[i].state.clone();
+        Ok(opened(self.keep(state, held), PrefixUse { tokens, reused: tokens }, start))
+    }
+
+    fn drop_state(&mut self, id: u32) -> Result<(), Fault> {
+        let i = self.index(id)?;
+        let open = self.states.swap_remove(i);
+        self.engine.close_state(open.held).map_err(|error| fault(&error))
+    }
+}
+
+fn json(text: &str) -> Result<Json, Fault> {
+    Json::parse(text).map_err(|error| ask::input(format!("the state is no JSON: {error}")))
+}
+
+fn opened(id: u32, usage: PrefixUse, start: f64) -> State {
+    State { id, tokens: usage.tokens, reused: usage.reused, seconds: (now() - start) / 1e3 }
 }
 
 impl Session {
     /// Runs one engine command. After a lost device the model and the GPU are dropped: the next load starts afresh.
     pub async fn run(&mut self, job: &Job, command: Command) -> Result<Answer, Fault> {
         let result = self.answer(job, command).await;
+        self.settle(result)
+    }
+
+    /// Drops model and GPU after a fault of the GPU.
+    pub fn settle<T>(&mut self, result: Result<T, Fault>) -> Result<T, Fault> {
         if let Err(fault) = &result
             && fault.kind == FaultKind::Gpu
         {
@@ -54,21 +138,43 @@ impl Session {
                 Ok(Answer::Device(describe(&gpu, &adapter_words().await)))
             }
             Command::SelfTest => Ok(Answer::SelfTest(self.self_test(job).await?)),
-            Command::Load { source } => Ok(Answer::Loaded(self.load(job, &source).await?)),
+            Command::Load { source, options } => Ok(Answer::Loaded(self.load(job, &source, options).await?)),
             Command::Count { row } => {
                 let loaded = self.loaded()?;
-                let prompt = ask::prepare(loaded, &row)?;
-                Ok(Answer::Counted(Count { tokens: prompt.tokens() as u32, max_tokens: loaded.engine.max_tokens() }))
+                let tokens = ask::prepared(loaded, &row, None)?.prompts[0].prompt.tokens.len() as u32;
+                Ok(Answer::Counted(Count { tokens, max_tokens: loaded.engine.max_tokens() }))
             }
-            Command::Decide { row } => Ok(Answer::Decided(ask::decide(self.loaded()?, &row).await?)),
+            command @ (Command::Decide { .. } | Command::Ask { .. } | Command::Read { .. }) => {
+                let mut steps = self.begin(command)?;
+                loop {
+                    if let Some(answer) = self.step(job, &mut steps, &|| false).await? {
+                        return Ok(answer);
+                    }
+                }
+            }
             Command::Generate { row, limit } => Ok(Answer::Generated(ask::generate(self.loaded()?, &row, limit as usize, job).await?)),
+            Command::Open { state } => Ok(Answer::State(self.loaded()?.open(job, &state).await?)),
+            Command::Append { id, more } => Ok(Answer::State(self.loaded()?.append(job, id, &more).await?)),
+            Command::Fork { id } => Ok(Answer::State(self.loaded()?.fork(id)?)),
+            Command::Drop { id } => {
+                self.loaded()?.drop_state(id)?;
+                Ok(Answer::Dropped)
+            }
+            Command::Cache { bytes } => {
+                let engine = &mut self.loaded()?.engine;
+                if let Some(bytes) = bytes {
+                    engine.set_cache_budget(bytes.max(0.0) as u64);
+                }
+                let (tokens, bytes) = engine.cache_usage();
+                Ok(Answer::Cache(CacheUse { tokens: tokens as f64, bytes: bytes as f64 }))
+            }
             Command::Logits { tokens, labels } => {
                 let engine = &mut self.loaded()?.engine;
                 let ask = Ask { labels, ..Ask::default() };
                 let mut all = Vec::with_capacity(tokens.len());
                 for tokens in &tokens {
                     job.check()?;
-                    all.push(engine.logits(tokens, &ask).await.map_err(|error| fault(&error))?.labels);
+                    all.push(engine.logits_with(tokens, &ask, &mut || job.flow()).await.map_err(|error| fault(&error))?.labels);
                 }
                 Ok(Answer::Logits(all))
             }
@@ -77,7 +183,7 @@ impl Session {
         }
     }
 
-    fn loaded(&mut self) -> Result<&mut Loaded, Fault> {
+    pub fn loaded(&mut self) -> Result<&mut Loaded, Fault> {
         self.loaded.as_mut().ok_or_else(|| Fault::new(FaultKind::NoModel, "No model is loaded."))
     }
 
@@ -116,12 +222,19 @@ impl Session {
         Ok(checks.into_iter().map(check).collect())
     }
 
-    async fn load(&mut self, job: &Job, source: &ModelSource) -> Result<Model, Fault> {
+    async fn load(&mut self, job: &Job, source: &ModelSource, choice: LoadChoice) -> Result<Model, Fault> {
         let gpu = self.gpu().await?;
         // The old model goes first: two rarely fit side by side.
         self.loaded = None;
+        self.load += 1;
         let bytes = WebSource::open(source, job).await?;
-        let options = LoadOptions::default();
+        let usual = LoadOptions::default();
+        let options = LoadOptions {
+            max_tokens: choice.max_tokens.unwrap_or(usual.max_tokens),
+            chunk: choice.chunk.unwrap_or(usual.chunk),
+            cache_bytes: choice.cache_bytes.map(|bytes| bytes.max(0.0) as u64),
+            ..usual
+        };
         let start = now();
         let mut warm_up = None;
         let mut progress = |progress: LoadProgress| {
@@ -168,7 +281,7 @@ impl Session {
             architecture: info.architecture.clone(),
             name: info.name.clone(),
         };
-        self.loaded = Some(Loaded { engine, file });
+        self.loaded = Some(Loaded { engine, file, states: Vec::new(), next_state: 0 });
         Ok(model)
     }
 }
