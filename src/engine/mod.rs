@@ -2,6 +2,8 @@
 
 mod decide;
 mod error;
+#[cfg(test)]
+mod faults;
 mod info;
 mod precision;
 mod prefix;
