@@ -172,7 +172,10 @@ fn model_files_are_checked() {
     std::fs::write(place.path("cut.gguf"), &whole[..whole.len() / 2]).unwrap();
     for command in ["inspect", "tokenize --text x --gguf", "logits --tokens 1 --gguf", "generate --text x --gguf"] {
         place.semif(&format!("{command} text.gguf")).expect(3, &["text.gguf", "not a GGUF file"]);
-        place.semif(&format!("{command} cut.gguf")).expect(3, &["cut.gguf"]);
+        // The vocabulary stands before the tensors, which is all that tokenize reads.
+        if !command.starts_with("tokenize") {
+            place.semif(&format!("{command} cut.gguf")).expect(3, &["cut.gguf"]);
+        }
         place.semif(&format!("{command} .")).expect(3, &["not a file"]);
     }
 }
@@ -272,7 +275,7 @@ fn refused_rows_are_listed_or_skipped() {
     let long = "x y z ".repeat(200);
     place.write("rows", &[row("long", &long), "nonsense".into(), row("b", "s"), row("longer", &long)].join("\n"));
     let score = "score --gguf MODEL --prompt prompt --max-tokens 300 --input rows --output out";
-    place.semif(score).expect(2, &["1 of 4 rows", "line 2"]);
+    place.semif(score).expect(2, &["3 of 4 rows", "line 1 (id \"long\")", "line 2: not JSON", "line 4 (id \"longer\")"]);
     place.write("rows2", &[row("long", &long), row("b", "s"), row("longer", &long)].join("\n"));
     let over = score.replace("--input rows", "--input rows2");
     place.semif(&over).expect(2, &["2 of 3 rows", "line 1 (id \"long\")", "line 3 (id \"longer\")", "budget of 300"]);

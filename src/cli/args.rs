@@ -482,7 +482,7 @@ Examples:
   semif inspect qwen.gguf
   semif inspect qwen.gguf --json
 
-Reads the header only; no GPU is needed.")]
+Reads the header only; no GPU is needed. A model named by its id is fetched whole first, if it is not here.")]
 pub struct InspectArgs {
     /// Model file, or the id of a model in `semif models`
     #[arg(value_name = "FILE")]

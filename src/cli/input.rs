@@ -57,7 +57,7 @@ pub fn wording(path: Option<&Path>) -> Result<Wording, Failure> {
     match path {
         None => Ok(Wording::default()),
         Some(path) => {
-            Wording::from_json(&read_bytes(path, "--prompt")?).map_err(|e| Failure::input(format!("--prompt {}: {e}", path.display())))
+            Wording::from_file(&read_bytes(path, "--prompt")?).map_err(|e| Failure::input(format!("--prompt {}: {e}", path.display())))
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::decision::result::RefusedRow;
 use crate::decision::{Entry, Orderings, Row, RowFile, Wording, sha256_hex};
-use crate::text::TextModel;
+use crate::text::{TextError, TextModel};
 
 use super::batch::{Planned, Prompt, Prompted};
 use super::fail::Failure;
@@ -34,6 +34,16 @@ impl<'a> Preparer<'a> {
     ) -> Result<Preparer<'a>, Failure> {
         text.template().map_err(Failure::model_file)?;
         text.letter_slots(most_options.max(1)).map_err(Failure::model_file)?;
+        // A template that fails whatever it is given is the file's fault, not the rows'.
+        match text.chat_prompt(&wording.system, "{}") {
+            Err(
+                e
+                @ (TextError::TemplateRefused(_) | TextError::TemplateFailed(_) | TextError::TemplateLimit(_) | TextError::MessageText(_)),
+            ) => {
+                return Err(Failure::model_file(e));
+            }
+            _ => {}
+        }
         Ok(Preparer { text, wording, max_tokens, context, orderings: None })
     }
 

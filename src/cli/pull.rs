@@ -107,7 +107,8 @@ impl Reporter {
 
     fn trouble(&mut self, why: &str, wait: Duration) {
         let now = Instant::now();
-        if self.quiet_until.is_none_or(|until| now >= until) {
+        // A long wait is always said: silence would look like a program that hangs.
+        if wait >= QUIET || self.quiet_until.is_none_or(|until| now >= until) {
             self.quiet_until = Some(now + QUIET);
             self.line(&format!("{why}; trying again in {:.1} s", wait.as_secs_f64()));
         }

@@ -129,7 +129,10 @@ fn refusal(error: EngineError, max_tokens: u32) -> Failure {
         {
             advice = format!("; {} would fit: --model {}", entry.title, entry.id);
         } else {
-            advice = "; no smaller model of the ladder would fit, a shorter --max-tokens may help".to_owned();
+            advice = "; no smaller model of the ladder would fit".to_owned();
+            if fixed < *available {
+                advice.push_str(", a shorter --max-tokens may help");
+            }
         }
     }
     let failure = Failure::from(error);
@@ -250,7 +253,9 @@ mod tests {
         };
         let shorter = error(3_400_000_000);
         assert_eq!(shorter.exit, Exit::Gpu);
-        for part in ["needs 3.60 GB", "embedding 0.50 GB", "feed-forward 2.50 GB", "cache 0.40 GB", "has 3.40 GB", "--max-tokens 2048"] {
+        for part in
+            ["needs 3.60 GB", "embedding 0.50 GB", "feed-forward 2.50 GB", "cache 0.40 GB", "3.40 GB are available", "--max-tokens 2048"]
+        {
             assert!(shorter.message.contains(part), "{}", shorter.message);
         }
         let smaller = error(2_900_000_000).message;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::decision::{ModelRef, Orderings, RowFile, ServingConfig, Wording, read_rows};
+use crate::text::TextModel;
 
 use super::args::ScoreArgs;
 use super::batch::{self, Facts, Planned, Read, Scorer, Tally, Wanted};
@@ -25,7 +26,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit, Failure> {
     let orderings = args.orderings.orderings()?;
     check_paths(args)?;
     let wording = input::wording(args.prompt.as_deref())?;
-    let rows = rows(args)?;
+    let rows = rows(args, &wording, orderings)?;
     let file = ModelFile::open(&args.model.choice.path()?)?;
     interrupt::graceful();
     let planned = plan(args, &file, &rows, &wording, orderings)?;
@@ -114,12 +115,27 @@ fn check_paths(args: &ScoreArgs) -> Result<(), Failure> {
 }
 
 /// Reads all rows; bad ones end the command here unless they are to be skipped.
-fn rows(args: &ScoreArgs) -> Result<RowFile, Failure> {
+fn rows(args: &ScoreArgs, wording: &Wording, orderings: Option<Orderings>) -> Result<RowFile, Failure> {
     let rows = read_rows(&input::read_bytes(&args.input, "--input")?);
     if rows.entries.is_empty() {
         return Err(Failure::input(format!("the input {} has no rows", args.input.display())));
     }
-    let bad: Vec<String> = rows.bad().map(|bad| bad.to_string()).collect();
+    let mut bad: Vec<String> = rows.bad().map(|bad| bad.to_string()).collect();
+    // What only the tokenizer can find belongs into the same list, if the file is at hand: one round of corrections, not two.
+    if !bad.is_empty()
+        && !args.skip_invalid
+        && let Some(path) = &args.model.choice.gguf
+        && let Ok(file) = ModelFile::open(path)
+        && let Ok(text) = file.text()
+        && let Ok(preparer) = preparer(args, &file, &text, &rows, wording)
+        && let Some(plan) = preparer.with_orderings(orderings).plan(&rows, &mut || true)
+    {
+        let refused = |row| match row {
+            Planned::Refused(refused) => Some(refused.error),
+            Planned::Ready(_) => None,
+        };
+        bad = plan.rows.into_iter().filter_map(refused).collect();
+    }
     report(args, &bad, rows.entries.len())?;
     Ok(rows)
 }
@@ -142,6 +158,17 @@ fn report(args: &ScoreArgs, problems: &[String], of: usize) -> Result<(), Failur
     Err(Failure::input(message))
 }
 
+fn preparer<'a>(
+    args: &ScoreArgs,
+    file: &ModelFile,
+    text: &'a TextModel,
+    rows: &RowFile,
+    wording: &'a Wording,
+) -> Result<Preparer<'a>, Failure> {
+    let most = rows.rows().map(|row| row.options().len()).max().unwrap_or(1);
+    Preparer::new(text, wording, args.model.max_tokens, file.context(), most)
+}
+
 /// Makes and measures all prompts.
 fn plan(
     args: &ScoreArgs,
@@ -151,8 +178,7 @@ fn plan(
     orderings: Option<Orderings>,
 ) -> Result<Vec<Planned>, Failure> {
     let text = file.text()?;
-    let most = rows.rows().map(|row| row.options().len()).max().unwrap_or(1);
-    let preparer = Preparer::new(&text, wording, args.model.max_tokens, file.context(), most)?.with_orderings(orderings);
+    let preparer = preparer(args, file, &text, rows, wording)?.with_orderings(orderings);
     let bar = progress_bar(rows.entries.len() as u64, ROWS);
     bar.set_message("checking");
     let plan = preparer.plan(rows, &mut || {

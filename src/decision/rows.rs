@@ -192,7 +192,10 @@ fn blank(text: &str) -> bool {
 }
 
 fn read_row(line: &[u8], number: usize) -> Result<Row, BadRow> {
-    let refuse = |problem: String| BadRow { line: number, id: None, problems: vec![problem] };
+    let refuse = |problem: String| {
+        let id = std::str::from_utf8(line).ok().and_then(id_of_broken);
+        BadRow { line: number, id, problems: vec![problem] }
+    };
     let text = std::str::from_utf8(line).map_err(|e| refuse(format!("not UTF-8 (byte {} of the line)", e.valid_up_to() + 1)))?;
     let value = Json::parse(text).map_err(|e| refuse(format!("not JSON: {e}{}", array_file_hint(text))))?;
     let Json::Object(members) = value else {
@@ -224,6 +227,44 @@ fn read_row(line: &[u8], number: usize) -> Result<Row, BadRow> {
             Ok(Row { id, question, state, options, extra, line: number })
         }
         (id, ..) => Err(BadRow { line: number, id, problems }),
+    }
+}
+
+/// The id of a line that is no JSON (a NaN in the state, say): the string after a key `"id"` of the outermost object.
+fn id_of_broken(text: &str) -> Option<String> {
+    let (mut depth, mut rest) = (0, text);
+    while let Some(at) = rest.find(['{', '}', '[', ']', '"']) {
+        let token = rest.as_bytes()[at];
+        rest = &rest[at..];
+        if token != b'"' {
+            depth += if matches!(token, b'{' | b'[') { 1 } else { -1 };
+            rest = &rest[1..];
+            continue;
+        }
+        let key = string_at(rest)?;
+        rest = &rest[key.len()..];
+        if depth == 1 && key == "\"id\"" {
+            let value = string_at(rest.trim_start().strip_prefix(':')?.trim_start())?;
+            return match Json::parse(value) {
+                Ok(Json::String(id)) if !blank(&id) => Some(id),
+                _ => None,
+            };
+        }
+    }
+    None
+}
+
+/// The string literal that a text starts with, quotes included.
+fn string_at(text: &str) -> Option<&str> {
+    let bytes = text.as_bytes();
+    let mut at = 1;
+    (bytes.first() == Some(&b'"')).then_some(())?;
+    loop {
+        match bytes.get(at)? {
+            b'"' => return text.get(..=at),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
     }
 }
 
@@ -383,6 +424,25 @@ mod tests {
         assert_eq!(row.options()[1], Choice { id: "b".into(), description: "B".into() });
         let extra: Vec<_> = row.extra().iter().map(|(k, v)| format!("{k}={v}")).collect();
         assert_eq!(extra, ["label=\"a\"", "family={\"x\": [1]}", "label2=100.0"]);
+    }
+
+    #[test]
+    fn a_broken_line_keeps_its_id() {
+        let id = |line: &str| read_rows(line.as_bytes()).bad().next().unwrap().id.clone();
+        assert_eq!(id(&row_with("state", r#"{"id":"inner","x":[NaN]}"#)).as_deref(), Some("r"));
+        assert_eq!(id(r#"{"state":["\"id\":\"no\"",1e999], "id" : "a\"\u00e9"}"#).as_deref(), Some("a\"é"));
+        for none in [
+            r#"{"state":NaN}"#,
+            r#"{"id":NaN}"#,
+            r#"{"id":"open"#,
+            r#"{"id":""#,
+            "{",
+            r#"{"id"#,
+            r#"{"id":" ","x":NaN}"#,
+            r#"}}{"id":"x",NaN"#,
+        ] {
+            assert_eq!(id(none), None, "{none}");
+        }
     }
 
     #[test]

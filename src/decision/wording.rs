@@ -114,6 +114,21 @@ impl Wording {
         })
     }
 
+    /// The same, of a file of the user's: the built-in wording's version name is taken, since results record nothing else.
+    ///
+    /// # Errors
+    /// As [`Wording::from_json`], and another text under the built-in name.
+    pub fn from_file(bytes: &[u8]) -> Result<Wording, WordingError> {
+        let (wording, own) = (Wording::from_json(bytes)?, Wording::default());
+        if wording.version == own.version && wording != own {
+            let name = Json::from(own.version.as_str());
+            return Err(WordingError::Shape(format!(
+                "`version` {name} is the name of the built-in wording: give this one a name of its own"
+            )));
+        }
+        Ok(wording)
+    }
+
     /// The user turn of a row: JSON text in Python's layout with evidence, criterion and options, in this order. Option
     /// ids and the row's other keys are not in it.
     pub fn payload(&self, row: &Row) -> String {
@@ -197,6 +212,13 @@ mod tests {
              \"yes\u{2028}é\"}, {\"label\": \"B\", \"text\": \"no\\n\"}]}"
         );
         assert_eq!(Wording::from_json(br#"{"version":"v","system":"s"}"#).unwrap().keys, Keys::default());
+    }
+
+    #[test]
+    fn the_built_in_name_is_taken() {
+        let error = Wording::from_file(br#"{"version":"semif-direct-v1","system":"s"}"#).unwrap_err().to_string();
+        assert!(error.contains("built-in wording"), "{error}");
+        assert_eq!(Wording::from_file(DEFAULT.as_bytes()).unwrap(), Wording::default());
     }
 
     #[test]

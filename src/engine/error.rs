@@ -41,7 +41,7 @@ pub enum EngineError {
     #[error("this model file has no usable tokenizer: {0}")]
     NoText(String),
     /// The plan says that the model will not fit.
-    #[error("the model needs {} of GPU memory ({}), the adapter has {}", gigabytes(plan.total()), parts(plan), gigabytes(*available))]
+    #[error("the model needs {} of GPU memory ({}), {} are available", gigabytes(plan.total()), parts(plan), gigabytes(*available))]
     TooLarge {
         /// What it would take.
         plan: Box<MemoryPlan>,

@@ -168,6 +168,7 @@ impl Config {
             return Err(ModelError::Unsupported(format!("an embedding length of {dim}, not a multiple of 32")));
         }
         let attention = Self::attention(m, arch, architecture, dim, &is_delta)?;
+        Self::check_unknown_steps(m, arch, attention.heads.head_dim)?;
         let delta = if is_delta.contains(&true) { Some(Self::delta(m, arch)?) } else { None };
         Ok(Config {
             architecture,
@@ -183,6 +184,35 @@ impl Config {
             delta,
             is_delta,
         })
+    }
+
+    /// Keys that would change the computation and that no kernel here knows, unless they stand at their neutral value.
+    fn check_unknown_steps(m: &Metadata, arch: &str, head_dim: u32) -> Result<(), ModelError> {
+        let usual = 1.0 / f64::from(head_dim).sqrt();
+        for (name, neutral) in [
+            ("logit_scale", 1.0),
+            ("embedding_scale", 1.0),
+            ("residual_scale", 1.0),
+            ("attention.scale", usual),
+            ("attn_logit_softcapping", 0.0),
+            ("final_logit_softcapping", 0.0),
+        ] {
+            let key = format!("{arch}.{name}");
+            if let Some(value) = optional(m.f32(&key))?.map(f64::from)
+                && value != 0.0
+                && (value - neutral).abs() > 1e-6
+            {
+                return Err(ModelError::Unsupported(format!("metadata key {key} is {value}, a step that is not supported")));
+            }
+        }
+        let key = format!("{arch}.attention.sliding_window");
+        let context = optional(m.u32(&format!("{arch}.context_length")))?.unwrap_or(0);
+        match optional(m.u32(&key))? {
+            Some(window) if window > 0 && window < context => {
+                Err(ModelError::Unsupported(format!("metadata key {key} is {window}: sliding windows are not supported")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A value that may be given once or for each layer, and must be the same for all layers that `counts`.

@@ -5,6 +5,9 @@
 //!   becomes a condition that holds.
 //! * `[::-1]` becomes a method call, since minijinja 2.24 panics where such a slice runs backwards over nothing. Any other
 //!   slice whose step is not a plain number above zero is refused for the same reason.
+//!
+//! Multiplication is refused: a list times a large number overflows in minijinja, or fills the memory, and no chat template
+//! that is known multiplies.
 
 use std::ops::Range;
 
@@ -38,6 +41,10 @@ pub(super) fn adapted(source: &str) -> Result<String, TextError> {
                 if let (Some((Token::BlockStart, _)), Some((Token::BlockEnd, _))) = (before, after) {
                     changes.push((range, if *word == "generation" { "if true" } else { "endif" }.into()));
                 }
+            }
+            Token::Mul => {
+                let line = span.start_line;
+                return Err(TextError::TemplateSyntax(format!("line {line}: multiplication is not supported")));
             }
             Token::BracketOpen => open.push(Open { square: Some((range.start, index)), ..Open::default() }),
             Token::ParenOpen | Token::BraceOpen => open.push(Open::default()),
@@ -91,6 +98,14 @@ mod tests {
             becomes(unchanged, unchanged);
         }
         becomes("{% raw %}{% generation %}{% endraw %}", "{% raw %}{% generation %}{% endraw %}");
+    }
+
+    #[test]
+    fn multiplication() {
+        for refused in ["{{ range(3) * 9223372036854775807 }}", "{% set a = 'x' * 3 %}", "{{ f(*a) }}"] {
+            assert!(matches!(adapted(refused), Err(TextError::TemplateSyntax(_))), "{refused}");
+        }
+        becomes("2 * 3 {{ '*' ~ 2 ** 2 }}", "2 * 3 {{ '*' ~ 2 ** 2 }}");
     }
 
     #[test]
