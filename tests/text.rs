@@ -4,7 +4,7 @@
 //! skipped. With it, a missing file is a failure.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use proptest::prelude::*;

@@ -35,14 +35,11 @@ impl<'a> Preparer<'a> {
         text.template().map_err(Failure::model_file)?;
         text.letter_slots(most_options.max(1)).map_err(Failure::model_file)?;
         // A template that fails whatever it is given is the file's fault, not the rows'.
-        match text.chat_prompt(&wording.system, "{}") {
-            Err(
+        if let Err(e) = text.chat_prompt(&wording.system, "{}")
+            && let TextError::TemplateRefused(_) | TextError::TemplateFailed(_) | TextError::TemplateLimit(_) | TextError::MessageText(_) =
                 e
-                @ (TextError::TemplateRefused(_) | TextError::TemplateFailed(_) | TextError::TemplateLimit(_) | TextError::MessageText(_)),
-            ) => {
-                return Err(Failure::model_file(e));
-            }
-            _ => {}
+        {
+            return Err(Failure::model_file(e));
         }
         Ok(Preparer { text, wording, max_tokens, context, orderings: None })
     }
