@@ -108,26 +108,43 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
   let er = m0 + t % {{BM}}u;
 
-  // Block `kn` is fetched while the block before it is multiplied, and then put into the other stage.
-//#for phase in 0..2
+  // Block kb + 1 goes into the other stage when block kb is multiplied; it was fetched just before that, or (DEEP) one block earlier.
+//#for phase in 0..3
 //#if phase == 0
   {
     let kn = start;
     let next = kn & 1u;
-//#else
+//#end
+//#if phase == 1
+  let kn = min(start + 1u, stop - 1u);
+//#end
+//#if phase == 2
   for (var kb = start; kb < stop; kb++) {
-    let kn = min(kb + 1u, stop - 1u);
+    let kn = min(kb + {{1+DEEP}}u, stop - 1u);
     let next = (kb + 1u) & 1u;
 //#end
+//#if phase == 1
+//#if DEEP
 //#for l in 0..XL
-    let xv{{l}} = x[kn * p.mp * 2u + xr{{l}}];
+  var xv{{l}} = x[kn * p.mp * 2u + xr{{l}}];
 //#end
 //#for l in 0..WL
-    let wv{{l}} = raw_half(wr{{l}}, kn, half{{l}});
+  var wv{{l}} = raw_half(wr{{l}}, kn, half{{l}});
 //#end
-    let sv = raw_scale(sr, kn);
-    let ev = xs[kn * p.mp + er];
-//#if phase == 1
+  var sv = raw_scale(sr, kn);
+  var ev = xs[kn * p.mp + er];
+//#end
+//#else
+//#for l in 0..XL
+    let xn{{l}} = x[kn * p.mp * 2u + xr{{l}}];
+//#end
+//#for l in 0..WL
+    let wn{{l}} = raw_half(wr{{l}}, kn, half{{l}});
+//#end
+    let sn = raw_scale(sr, kn);
+    let en = xs[kn * p.mp + er];
+//#end
+//#if phase == 2
     workgroupBarrier();
     {
       let stage = kb & 1u;
@@ -158,29 +175,65 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
     }
 //#end
+//#if phase != 1
+    {
+      // What goes into the stage: in a deep loop what was fetched one block before.
+//#if phase == 0
 //#for l in 0..XL
-    if (xu{{l}} < {{2*BM}}u) {
-      sx[(next * 2u + (xu{{l}} & 1u)) * {{BM+4}}u + (xu{{l}} >> 1u)] = xv{{l}};
-    }
+      let xp{{l}} = xn{{l}};
 //#end
 //#for l in 0..WL
-    sw[(next * 2u + half{{l}}) * {{BN+4}}u + wu{{l}}] = half_bytes(wv{{l}}, half{{l}});
+      let wp{{l}} = wn{{l}};
+//#end
+      let sp = sn;
+      let ep = en;
+//#else
+//#for l in 0..XL
+      let xp{{l}} = {{OLD_X}}{{l}};
+//#end
+//#for l in 0..WL
+      let wp{{l}} = {{OLD_W}}{{l}};
+//#end
+      let sp = {{OLD_S}};
+      let ep = {{OLD_E}};
+//#end
+//#for l in 0..XL
+      if (xu{{l}} < {{2*BM}}u) {
+        sx[(next * 2u + (xu{{l}} & 1u)) * {{BM+4}}u + (xu{{l}} >> 1u)] = xp{{l}};
+      }
+//#end
+//#for l in 0..WL
+      sw[(next * 2u + half{{l}}) * {{BN+4}}u + wu{{l}}] = half_bytes(wp{{l}}, half{{l}});
 //#end
 //#if SHARE
-    dw[next * {{BN}}u + su] = scale_values(sv);
+      dw[next * {{BN}}u + su] = scale_values(sp);
 //#else
-    if (su < {{BN}}u) {
-      dw[next * {{BN}}u + su] = scale_values(sv);
-    }
+      if (su < {{BN}}u) {
+        dw[next * {{BN}}u + su] = scale_values(sp);
+      }
 //#end
-    if (t < {{BM}}u) {
+      if (t < {{BM}}u) {
 //#if MINIMA
-      dx[next * {{BM}}u + t] = ev;
+        dx[next * {{BM}}u + t] = ep;
 //#else
-      dx[next * {{BM}}u + t] = ev.x;
+        dx[next * {{BM}}u + t] = ep.x;
 //#end
+      }
     }
+//#if phase == 2
+//#if DEEP
+//#for l in 0..XL
+    xv{{l}} = xn{{l}};
+//#end
+//#for l in 0..WL
+    wv{{l}} = wn{{l}};
+//#end
+    sv = sn;
+    ev = en;
+//#end
+//#end
   }
+//#end
 //#end
 
 //#for i in 0..RM

@@ -68,7 +68,7 @@ pub fn bytes(count: u64) -> String {
 }
 
 /// Rows of scratch that the estimate counts with: a hardware adapter's.
-const CHUNK: u32 = 512;
+const CHUNK: u32 = 1024;
 
 /// What the model takes on a GPU, or why it cannot run. Counted with the limits that every adapter has.
 fn plan(gguf: &Gguf, max_tokens: u32) -> Result<ModelInfo, ModelError> {

@@ -59,7 +59,7 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { precision: Precision::Exact, max_tokens: 4096, chunk: 0, cache_bytes: None }
+        Self { precision: Precision::Auto, max_tokens: 4096, chunk: 0, cache_bytes: None }
     }
 }
 
@@ -220,7 +220,12 @@ impl Engine {
     }
 
     fn default_chunk(gpu: &Gpu) -> u32 {
-        if gpu.info().software { 128 } else { 512 }
+        match gpu.info().memory {
+            _ if gpu.info().software => 128,
+            // Products of more rows are a few percent faster; the scratch is a quarter of a gigabyte for a model of 3 GB.
+            Some(all) if all >= 8 << 30 => 1024,
+            _ => 512,
+        }
     }
 
     /// Tokenizer and chat template.

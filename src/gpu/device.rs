@@ -190,7 +190,7 @@ impl Gpu {
             }
         };
         let summary = summary(adapter);
-        let software = summary.kind == "cpu" || summary.name.to_lowercase().contains("swiftshader");
+        let software = summary.kind == "cpu" || probe::software(&summary.name).await;
         let mut abilities = probe::of(&instance, adapter, software, options.default_limits);
         let mut features = wgpu::Features::empty();
         if !options.default_limits {

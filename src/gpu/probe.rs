@@ -32,6 +32,38 @@ pub(super) fn of(instance: &wgpu::Instance, adapter: &wgpu::Adapter, software: b
     Abilities { packed_dot, fast_dot: packed_dot && !software && fast_dot(adapter), half: false, matrices }
 }
 
+/// Names of adapters that are software, in lower case.
+const SOFTWARE: [&str; 3] = ["swiftshader", "llvmpipe", "basic render"];
+
+/// Is an adapter of this name software? Browsers leave the name out and say it in other words.
+pub(super) async fn software(name: &str) -> bool {
+    let all = format!("{name} {}", words().await).to_lowercase();
+    SOFTWARE.iter().any(|one| all.contains(one))
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+async fn words() -> String {
+    String::new()
+}
+
+/// Maker and family of the browser's adapter, which wgpu does not pass on.
+#[cfg(target_arch = "wasm32")]
+async fn words() -> String {
+    use js_sys::{Function, Promise, Reflect};
+    use wasm_bindgen::JsCast as _;
+    let info = async {
+        let navigator = Reflect::get(&js_sys::global(), &"navigator".into()).ok()?;
+        let gpu = Reflect::get(&navigator, &"gpu".into()).ok()?;
+        let request: Function = Reflect::get(&gpu, &"requestAdapter".into()).ok()?.dyn_into().ok()?;
+        let promise: Promise = request.call0(&gpu).ok()?.dyn_into().ok()?;
+        let adapter = wasm_bindgen_futures::JsFuture::from(promise).await.ok()?;
+        Reflect::get(&adapter, &"info".into()).ok()
+    };
+    let Some(info) = info.await else { return String::new() };
+    let text = |key: &str| Reflect::get(&info, &key.into()).ok().and_then(|v| v.as_string());
+    ["vendor", "architecture", "description"].into_iter().filter_map(text).collect::<Vec<_>>().join(" ")
+}
+
 /// Vulkan tells whether the product of packed bytes is accelerated. Of the other native interfaces DX12 compiles it to one instruction,
 /// Metal to many.
 #[cfg(not(target_arch = "wasm32"))]
