@@ -126,7 +126,7 @@ npm_install() {
     </dev/null >"$(log_file npm)" 2>&1 || { tail -n 15 "$(log_file npm)" >&2; die "npm could not install $*"; }
 }
 
-# need_browser   exports CHROMIUM (the program) and NODE_PATH (where playwright-core is).
+# need_browser   exports CHROMIUM (the program) and NODE_PATH (where playwright-core and axe-core are).
 need_browser() {
   need_node
   if [ -z "${CHROMIUM:-}" ]; then
@@ -138,6 +138,10 @@ need_browser() {
   if ! [ -e "$dir/node_modules/playwright-core/package.json" ]; then
     say "installing playwright-core into $dir"
     npm_install "$dir" playwright-core@1.64.1
+  fi
+  if ! [ -e "$dir/node_modules/axe-core/axe.min.js" ]; then
+    say "installing axe-core into $dir"
+    npm_install "$dir" axe-core@4.14.1 playwright-core@1.64.1
   fi
   export CHROMIUM NODE_PATH=$dir/node_modules
 }

@@ -10,6 +10,7 @@
 pub mod bench;
 pub mod decision;
 pub mod engine;
+pub mod eval;
 pub mod gguf;
 pub mod gpu;
 pub mod hub;

@@ -110,7 +110,8 @@ pub struct Decisions {
 
 impl Decisions {
     /// Groups rows by their states. `held` are the tokens of a state that is open, which its rows then read on even when they are few.
-    pub fn new(rows: Vec<Prepared>, held: Option<&[u32]>) -> Self {
+    /// With `stats`, each reading has the log-sum-exp and the argmax of the whole vocabulary.
+    pub fn new(rows: Vec<Prepared>, held: Option<&[u32]>, stats: bool) -> Self {
         let (mut keys, mut owners): (Vec<String>, Vec<Vec<usize>>) = (Vec::new(), Vec::new());
         for (i, row) in rows.iter().enumerate() {
             let key = row.row.state().to_string();
@@ -138,7 +139,7 @@ impl Decisions {
         let lengths = groups.iter().map(|g| g.prompts.iter().map(Vec::len).collect()).collect();
         let labels = rows.iter().map(|row| &row.slots).max_by_key(|slots| slots.len()).cloned().unwrap_or_default();
         let gathered = vec![Decided::default(); rows.len()];
-        let run = SharedRun::of_groups(groups, SharedAsk { labels, stats: false, prefix: 0 });
+        let run = SharedRun::of_groups(groups, SharedAsk { labels, stats, prefix: 0 });
         Self { rows, run, owners, lengths, gathered }
     }
 

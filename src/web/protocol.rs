@@ -47,6 +47,8 @@ pub enum Command {
     /// Download into the browser's storage, going on where an earlier try stopped: [`Answer::Stored`].
     /// With `sha256` (64 hex digits) the file must be exactly that one.
     Download { url: String, sha256: Option<String> },
+    /// How fast the adapter multiplies, from one short product: [`Answer::Pace`].
+    Pace,
     /// Run every kernel against constants on this adapter: [`Event::Checked`] for each, then [`Answer::SelfTest`].
     SelfTest,
     /// Put a model on the GPU, in place of the one that is there: [`Answer::Loaded`].
@@ -54,8 +56,9 @@ pub enum Command {
     /// Tokens of a decision's prompt: [`Answer::Counted`]. `row` is an input row of the contract.
     Count { row: String },
     /// Decisions by direct readout, each in all orders of its options where `orderings` (`rotations`, `all`, `reverse`) asks for them. Rows
-    /// with an equal state share it: [`Event::Decided`] for each row, in the order in which they are read, then [`Answer::Decided`].
-    Decide { rows: Vec<String>, orderings: Option<String> },
+    /// with an equal state share it: [`Event::Decided`] for each row, in the order in which they are read, then [`Answer::Decided`]. With `mass`, how much of the
+    /// whole vocabulary's probability the letters hold is read as well.
+    Decide { rows: Vec<String>, orderings: Option<String>, mass: bool },
     /// One decision written as JSON by greedy decoding, at most `limit` tokens: [`Event::Written`] for each token, then
     /// [`Answer::Generated`].
     Generate { row: String, limit: u32 },
@@ -77,6 +80,8 @@ pub enum Command {
     /// How many bytes of the GPU kept prefixes may take from now on (none: as it is). What exceeds it goes, oldest first:
     /// [`Answer::Cache`].
     Cache { bytes: Option<f64> },
+    /// Keep a text of the page in the browser's storage, or give it back: [`Answer::Record`].
+    Record { name: String, action: RecordAction },
     /// Stop a job as soon as its current step ends; the job itself answers.
     Cancel { job: u32 },
 }
@@ -100,6 +105,15 @@ pub struct TokenGroup {
     pub prompts: Vec<Vec<u32>>,
     /// Leading tokens that all share and that are kept; 0 reads each prompt whole.
     pub prefix: u32,
+}
+
+/// What to do with a kept text. None of them fails where there is no such text.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub enum RecordAction {
+    Read,
+    Replace { text: String },
+    Append { text: String },
+    Delete,
 }
 
 /// Where the bytes of a model come from.
@@ -133,6 +147,11 @@ pub enum Event {
         reason: String,
     },
     Progress(Progress),
+    /// The worker asked a server for something. Belongs to no job.
+    Requested {
+        /// Host and path, without what stands behind a question mark.
+        address: String,
+    },
     /// Everything written so far, `tokens` tokens, `seconds` after the start.
     Written {
         text: String,
@@ -176,7 +195,7 @@ pub enum Phase {
     Verify,
     /// Bytes onto the GPU.
     Upload,
-    /// First run, which compiles the kernels.
+    /// First run, which compiles what is not compiled yet.
     WarmUp,
 }
 
@@ -185,6 +204,8 @@ pub enum Phase {
 pub enum Answer {
     Device(Device),
     SelfTest(Vec<KernelCheck>),
+    /// Multiplications and additions a second.
+    Pace(f64),
     Kept(Kept),
     Stored {
         name: String,
@@ -199,6 +220,8 @@ pub enum Answer {
     State(State),
     Dropped,
     Cache(CacheUse),
+    /// The text that was read; none where there is none, and after everything but a read.
+    Record(Option<String>),
 }
 
 /// The GPU in words and numbers.
@@ -323,6 +346,8 @@ pub struct Decision {
     pub entropy: f64,
     /// First minus second probability.
     pub margin: f64,
+    /// Share of the whole vocabulary's probability on the answer letters, where it was asked for.
+    pub mass: Option<f64>,
     /// What all orders of the options say together, where several were read.
     pub combined: Option<Combined>,
     /// The result row of the contract, as JSON text.
@@ -371,6 +396,10 @@ pub enum FaultKind {
     GpuMemory,
     /// The browser's storage is full or not given.
     Quota,
+    /// A file is no longer in the browser's storage.
+    Gone,
+    /// A stored file is not what it was.
+    Damaged,
     /// The browser's storage failed otherwise, for example because another tab holds the file.
     Storage,
     /// The file is not a model that this page runs.

@@ -15,9 +15,9 @@ export const TINY = 'qwen3-tiny-Q8_0.gguf';
 export const PATIENCE = 300_000;
 
 /** Chooses a file and waits until it is on the GPU. */
-export async function loadFile(page, models, name = TINY) {
+export async function loadFile(page, models, name = TINY, shown = /./) {
   await page.setInputFiles('#file', path.join(models, name));
-  await page.waitForSelector('#loaded', { timeout: PATIENCE });
+  await page.waitForFunction((shown) => new RegExp(shown, 'i').test(document.querySelector('#loaded')?.textContent ?? ''), shown.source, { timeout: PATIENCE });
 }
 
 /** Opens the page, gives it to `use`, and refuses whatever the browser complained about meanwhile. */
@@ -112,6 +112,19 @@ export default function (world) {
       check((await page.locator('.question .problem').innerText()).length > 5, 'a repeated name is named');
       await page.click('.chip >> text=Support routing');
       equal(await page.locator('.question .problem').innerText(), '', 'problem of a good question');
+    }),
+
+    'options by keyboard alone': () => withPage(world, async (page) => {
+      await page.click('.chip >> text=Policy rule');
+      await page.locator('.option-id').first().focus();
+      await page.keyboard.press('Enter');
+      await page.waitForFunction(() => document.activeElement === document.querySelectorAll('.option-id')[1]);
+      await page.keyboard.press('Enter');
+      await page.waitForFunction(() => document.activeElement === document.querySelectorAll('.option-id')[2]);
+      await page.keyboard.type('maybe');
+      await page.keyboard.press('Alt+ArrowUp');
+      await page.waitForFunction(() => document.querySelectorAll('.option-id')[1].value === 'maybe' && document.activeElement.value === 'maybe');
+      equal(await page.locator('.option-id').evaluateAll((all) => all.map((input) => input.value)), ['yes', 'maybe', 'no'], 'order');
     }),
 
     'five questions, twenty options, not more': () => withPage(world, async (page) => {

@@ -1,6 +1,6 @@
 // Browser tests: the built page in Chromium, on its software adapter, with tiny models and one real one.
 //
-//   node tests/browser/run.mjs DIST [part of a test's name]
+//   node tests/browser/run.mjs DIST [part of a test's name, or several: a|b]
 //
 // Environment: SEMIF_TEST_MODELS (folder of the GGUF files), NODE_PATH (where playwright-core is), CHROMIUM,
 // SEMIF_CHROMIUM_FLAGS (instead of the software adapter), SEMIF_BIN (the native program, for the native comparison),
@@ -8,7 +8,9 @@
 import { serve } from './server.mjs';
 import { openBrowser, runAll } from './harness.mjs';
 import bits from './bits.mjs';
+import evaluate from './evaluate.mjs';
 import extras from './extras.mjs';
+import faults from './faults.mjs';
 import logits from './logits.mjs';
 import page from './page.mjs';
 import storage from './storage.mjs';
@@ -24,7 +26,7 @@ if (!dist || !models) {
 const server = await serve({ '/some/folder/': dist, '/models/': models });
 const browser = await openBrowser();
 const world = { server, browser, models, home: `${server.url}/some/folder/`, model: (name, query = '') => `${server.url}/models/${name}${query}` };
-const tests = Object.assign({}, ...[page, storage, extras, logits, bits, trouble].map((part) => part(world)));
+const tests = Object.assign({}, ...[page, storage, extras, evaluate, logits, bits, trouble, faults].map((part) => part(world)));
 const fine = await runAll(tests, only);
 await browser.close();
 await server.close();

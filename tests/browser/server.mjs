@@ -8,11 +8,12 @@ const TYPES = { '.html': 'text/html', '.js': 'text/javascript', '.wasm': 'applic
 /**
  * Serves `folders` ({'/prefix/': folder}) and returns {url, log, close}. `log` holds {url, range, ifRange} of each request.
  * Query parameters of a file: `cut=N` breaks the connection after N bytes of the first request for that address,
- * `pace=N` sends N bytes a second, `plain=1` ignores ranges.
+ * `pace=N` sends N bytes a second, `plain=1` ignores ranges. `before` holds texts by path that are put in front of a file.
  */
 export async function serve(folders) {
   const log = [];
   const seen = new Set();
+  const before = {};
   const server = http.createServer((request, response) => {
     const url = new URL(request.url, 'http://localhost');
     log.push({ url: request.url, range: request.headers.range, ifRange: request.headers['if-range'] });
@@ -23,6 +24,10 @@ export async function serve(folders) {
     if (!file || !file.startsWith(root + path.sep) || !fs.existsSync(file)) {
       response.writeHead(404, { 'content-type': 'text/html' });
       return response.end('<!doctype html>nothing here');
+    }
+    if (before[url.pathname]) {
+      response.writeHead(200, { 'content-type': TYPES[path.extname(file)], 'cache-control': 'no-store' });
+      return response.end(before[url.pathname] + fs.readFileSync(file, 'utf8'));
     }
     const { size, mtimeMs } = fs.statSync(file);
     const etag = `"${size}-${Math.floor(mtimeMs)}"`;
@@ -47,7 +52,7 @@ export async function serve(folders) {
   });
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
   const close = () => new Promise((resolve) => { server.closeAllConnections(); server.close(resolve); });
-  return { port: server.address().port, url: `http://127.0.0.1:${server.address().port}`, log, close };
+  return { port: server.address().port, url: `http://127.0.0.1:${server.address().port}`, log, before, close };
 }
 
 function send(file, start, end, response, cut, pace) {

@@ -8,6 +8,7 @@ mod attention;
 mod delta;
 mod eight;
 mod lab;
+mod pace;
 mod products;
 mod rows;
 
@@ -15,6 +16,7 @@ use super::matmul_q8;
 use crate::gguf::TensorType;
 use crate::gpu::{Gpu, GpuError};
 use lab::Lab;
+pub use pace::pace;
 
 /// What one kernel did.
 #[derive(Debug, Clone, serde::Serialize)]

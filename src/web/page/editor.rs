@@ -1,6 +1,7 @@
 //! Step two: the state, the questions and their options.
 
 use leptos::prelude::*;
+use wasm_bindgen::JsCast;
 use web_sys::KeyboardEvent;
 
 use super::draft::{Draft, MAX_QUESTIONS, OptionDraft, Preset, QuestionDraft, ROW_ID, StateKind};
@@ -131,15 +132,52 @@ fn OptionRow(question: QuestionDraft, option: OptionDraft) -> impl IntoView {
     let place = move || options.with(|all| all.iter().position(|o| o.key == option.key)).unwrap_or_default();
     let name = move || letter(place());
     let few = move || options.with(|all| all.len() <= MIN_OPTIONS);
+    let id = format!("option-{}", option.key);
+    let keys = move |event: KeyboardEvent| {
+        let at = untrack(place);
+        let held = event.ctrl_key() || event.meta_key() || event.shift_key();
+        match event.key().as_str() {
+            "Enter" if !held && !event.is_composing() => {
+                event.prevent_default();
+                let all = options.with_untracked(Vec::len);
+                if at + 1 == all && all < MAX_OPTIONS {
+                    options.update(|all| all.push(OptionDraft::new("", "")));
+                }
+                if let Some(next) = options.with_untracked(|all| all.get(at + 1).map(|option| option.key)) {
+                    focus(next);
+                }
+            }
+            key @ ("ArrowUp" | "ArrowDown") if event.alt_key() => {
+                event.prevent_default();
+                let to = if key == "ArrowUp" { at.checked_sub(1) } else { Some(at + 1) };
+                if let Some(to) = to.filter(|to| options.with_untracked(|all| *to < all.len())) {
+                    options.update(|all| all.swap(at, to));
+                    focus(option.key);
+                }
+            }
+            _ => {}
+        }
+    };
     view! {
-        <li>
+        <li on:keydown=keys>
             <span class="letter" aria-hidden="true">{name}</span>
-            <input class="option-id" type="text" autocomplete="off" spellcheck="false" aria-label=move || format!("Name of option {}", name()) placeholder="name" bind:value=option.id/>
+            <input class="option-id" id=id type="text" autocomplete="off" spellcheck="false" aria-label=move || format!("Name of option {}", name()) placeholder="name" bind:value=option.id/>
             <textarea class="option-text" rows="1" aria-label=move || format!("Description of option {}", name()) placeholder="what it means" bind:value=option.description></textarea>
             <button type="button" class="icon" aria-label=move || format!("Remove option {}", name()) title="Remove" disabled=few
                 on:click=move |_| options.update(|all| all.retain(|o| o.key != option.key))>"×"</button>
         </li>
     }
+}
+
+/// Puts the cursor into an option's name, once the page has been drawn.
+fn focus(option: u32) {
+    request_animation_frame(move || {
+        let found =
+            web_sys::window().and_then(|window| window.document()).and_then(|page| page.get_element_by_id(&format!("option-{option}")));
+        if let Some(input) = found.and_then(|element| element.dyn_into::<web_sys::HtmlElement>().ok()) {
+            let _ = input.focus();
+        }
+    });
 }
 
 /// How much of the budget a prompt takes, counted by the loaded model's own tokenizer a moment after the last change.
@@ -230,7 +268,7 @@ fn RunBar(shared: Shared) -> impl IntoView {
                 <span class="soft">{move || if runs.stopping.get() { "Ending the current step…" } else { "" }}</span>
             </Show>
             <label class="check"><input type="checkbox" id="live" prop:checked=move || live.get() on:change=move |event| live.set(event_target_checked(&event))/>"Read while typing"</label>
-            <p class="soft">{move || why_not().unwrap_or("Ctrl or ⌘ with Enter runs both ways, Escape stops.")}</p>
+            <p class="soft">{move || why_not().unwrap_or("Ctrl or ⌘ with Enter runs both ways, Escape stops. In the options Enter goes on to the next one, Alt with ↑ or ↓ moves one.")}</p>
         </div>
     }
 }

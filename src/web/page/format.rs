@@ -36,6 +36,26 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
+/// A time that is still to come: `a moment`, `40 s`, `5 min`, `2 h`.
+pub fn rough(seconds: f64) -> String {
+    match seconds {
+        s if s < 5.0 => "a moment".into(),
+        s if s < 55.0 => format!("{:.0} s", (s / 5.0).ceil() * 5.0),
+        s if s < 5400.0 => format!("{:.0} min", (s / 60.0).ceil()),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+/// An estimate, with the one digit that it deserves: `40 ms`, `0.3 s`, `8 s`.
+pub fn about(seconds: f64) -> String {
+    match seconds {
+        s if s < 0.095 => format!("{:.0} ms", (s * 100.0).round() * 10.0),
+        s if s < 0.95 => format!("{s:.1} s"),
+        s if s < 90.0 => format!("{s:.0} s"),
+        s => format!("{:.0} min", s / 60.0),
+    }
+}
+
 /// A probability: `97.3 %`; never a false 0 or 100.
 pub fn share(p: f64) -> String {
     match p * 100.0 {

@@ -25,8 +25,8 @@ pub fn install(shared: Shared) {
     };
     add("device", |_, _, _| Ok(Command::Probe), 0);
     add("load", load, 1);
-    add("decide", |row, _, o| Ok(Command::Decide { rows: vec![json(&row)?], orderings: o.orderings.clone() }), 1);
-    add("decideAll", |rows, _, o| Ok(Command::Decide { rows: jsons(&rows)?, orderings: o.orderings.clone() }), 1);
+    add("decide", |row, _, o| Ok(Command::Decide { rows: vec![json(&row)?], orderings: o.orderings.clone(), mass: false }), 1);
+    add("decideAll", |rows, _, o| Ok(Command::Decide { rows: jsons(&rows)?, orderings: o.orderings.clone(), mass: false }), 1);
     add("generate", |row, _, o| Ok(Command::Generate { row: json(&row)?, limit: o.limit }), 1);
     add("logits", |tokens, labels, _| Ok(Command::Logits { tokens: plain(tokens)?, labels: plain(labels)? }), 2);
     add("read", |groups, labels, _| Ok(Command::Read { groups: plain(groups)?, labels: plain(labels)? }), 2);

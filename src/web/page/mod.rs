@@ -3,16 +3,21 @@
 mod client;
 mod draft;
 mod editor;
+mod evaluate;
 mod exchange;
 mod format;
 mod hook;
 mod ladder;
+mod loading;
+mod locks;
 mod models;
 mod notice;
 mod order;
+mod recover;
 mod results;
 mod run;
 mod selftest;
+mod trust;
 
 use std::cell::RefCell;
 
@@ -24,7 +29,7 @@ use crate::decision::baseline::DISTRIBUTION_MAX_TOKENS;
 
 use self::client::Client;
 use self::draft::Draft;
-use self::models::Loading;
+use self::loading::Loading;
 use super::protocol::{Answer, Command, Device, Event, Fault, FaultKind, Kept, Model, ModelSource};
 
 /// Mounts the page into the element `app`. Called once, by the page's program.
@@ -55,8 +60,13 @@ pub struct Shared {
     pub client: StoredValue<Client, LocalStorage>,
     /// None while the GPU is being asked.
     pub device: RwSignal<Option<Result<Device, Fault>>>,
+    /// Operations a second, once they are measured.
+    pub pace: RwSignal<Option<f64>>,
+    pub requests: RwSignal<trust::Requests>,
     pub kept: RwSignal<Kept>,
     pub loading: RwSignal<Option<Loading>>,
+    /// Tells a paused download to go on.
+    pub resume: StoredValue<Option<futures_channel::oneshot::Sender<bool>>, LocalStorage>,
     pub model: RwSignal<Option<Model>>,
     /// Where the model came from, so that it can be put back after the worker was ended.
     pub source: StoredValue<Option<ModelSource>, LocalStorage>,
@@ -68,6 +78,7 @@ pub struct Shared {
     /// Most tokens of a written answer.
     pub limit: u32,
     pub runs: run::Runs,
+    pub evaluation: evaluate::Evaluation,
 }
 
 impl Shared {
@@ -81,7 +92,13 @@ impl Shared {
         self.device.set(None);
         spawn_local(async move {
             match self.call(Command::Probe).answer().await {
-                Ok(Answer::Device(device)) => self.device.set(Some(Ok(device))),
+                Ok(Answer::Device(device)) => {
+                    self.device.set(Some(Ok(device)));
+                    // Only an estimate hangs on it.
+                    if let Ok(Answer::Pace(pace)) = self.call(Command::Pace).answer().await {
+                        self.pace.set(Some(pace));
+                    }
+                }
                 Ok(_) => {}
                 Err(fault) => self.device.set(Some(Err(fault))),
             }
@@ -122,7 +139,9 @@ fn Page() -> impl IntoView {
         }
     };
     let (model, fault) = (RwSignal::new(None), RwSignal::new(None));
+    let requests = RwSignal::new(trust::Requests::default());
     let client = Client::start(move |news| match news {
+        Event::Requested { address } => requests.update(|requests| requests.add(&address)),
         Event::DeviceLost { reason } => {
             model.set(None);
             fault.set(Some(Fault::new(FaultKind::Gpu, format!("The GPU was lost ({reason})."))));
@@ -136,8 +155,11 @@ fn Page() -> impl IntoView {
     let shared = Shared {
         client: StoredValue::new_local(client),
         device: RwSignal::new(None),
+        pace: RwSignal::new(None),
+        requests,
         kept: RwSignal::default(),
         loading: RwSignal::new(None),
+        resume: StoredValue::new_local(None),
         model,
         source: StoredValue::new_local(None),
         fault,
@@ -145,6 +167,7 @@ fn Page() -> impl IntoView {
         draft,
         limit: hook::limit().unwrap_or(DISTRIBUTION_MAX_TOKENS as u32),
         runs: run::Runs::default(),
+        evaluation: evaluate::Evaluation::new(),
     };
     shared.probe();
     shared.refresh_kept();
@@ -156,10 +179,13 @@ fn Page() -> impl IntoView {
             draft::save(&data);
         }
     });
+    run::watch_visibility(shared);
     work_offline();
     view! {
         <models::ModelStep shared=shared/>
         <editor::DecideStep shared=shared presets=presets/>
         <results::AnswerStep shared=shared/>
+        <evaluate::EvaluateStep shared=shared/>
+        <trust::Trust shared=shared/>
     }
 }

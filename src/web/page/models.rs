@@ -7,74 +7,34 @@ use wasm_bindgen_futures::{JsFuture, spawn_local};
 use web_sys::{DragEvent, File};
 
 use super::ladder::Rung;
+use super::loading::{self, Loading, LoadingTiles};
 use super::notice::FaultNotice;
-use super::run::now;
-use super::{Shared, format};
-use crate::web::protocol::{Answer, Command, Device, Event, Fault, FaultKind, KeptFile, LoadChoice, Model, ModelSource, Phase, Progress};
-
-/// A model on its way.
-#[derive(Clone, PartialEq)]
-pub struct Loading {
-    pub name: String,
-    /// What the first tile does: `Download`, `Copy`; none where the bytes are here already.
-    pub fetch: Option<&'static str>,
-    /// The job to cancel.
-    pub job: u32,
-    pub phase: Phase,
-    /// Seconds that finished phases took, and the start of the running one (page clock, milliseconds).
-    pub took: [Option<f64>; 4],
-    pub since: f64,
-    pub done: f64,
-    pub total: f64,
-    pub stopping: bool,
-}
-
-impl Loading {
-    fn new(name: &str, fetch: Option<&'static str>) -> Self {
-        let phase = if fetch.is_some() { Phase::Fetch } else { Phase::Upload };
-        Self { name: name.into(), fetch, job: 0, phase, took: [None; 4], since: now(), done: 0.0, total: 0.0, stopping: false }
-    }
-
-    fn enter(&mut self, phase: Phase) {
-        if phase != self.phase {
-            let time = now();
-            self.took[self.phase as usize] = Some((time - self.since) / 1e3);
-            (self.phase, self.since, self.done, self.total) = (phase, time, 0.0, 0.0);
-        }
-    }
-
-    fn progress(&mut self, progress: Progress) {
-        self.enter(progress.phase);
-        (self.done, self.total) = (progress.done, progress.total);
-    }
-}
+use super::{Shared, format, trust};
+use crate::web::protocol::{Answer, Command, Device, Fault, FaultKind, KeptFile, LoadChoice, Model, ModelSource, Phase};
 
 /// What the visitor chose.
-enum Chosen {
+pub enum Chosen {
     File(File),
+    /// With the SHA-256 that it must have, where that is known.
     Url(String, Option<String>),
     Kept(String),
+    /// As it was loaded before.
+    Source(ModelSource),
 }
 
-/// Follows a call and shows its progress.
-async fn follow(shared: Shared, command: Command) -> Result<Answer, Fault> {
-    let call = shared.call(command);
-    let job = call.job;
-    shared.loading.update(|loading| {
-        if let Some(loading) = loading {
-            loading.job = job;
+impl Chosen {
+    /// What it is called, and what its first tile does.
+    fn words(&self) -> (String, Option<&'static str>) {
+        let last = |url: &str| url.rsplit('/').next().unwrap_or(url).to_string();
+        match self {
+            Chosen::File(file) => (file.name(), Some("Copy")),
+            Chosen::Url(url, _) => (last(url), Some("Download")),
+            Chosen::Kept(name) => (name.clone(), None),
+            Chosen::Source(ModelSource::Kept { name }) => (name.clone(), None),
+            Chosen::Source(ModelSource::File { file }) => (file.name(), None),
+            Chosen::Source(ModelSource::Url { url }) => (last(url), None),
         }
-    });
-    let on_event = |event| {
-        if let Event::Progress(progress) = event {
-            shared.loading.update(|loading| {
-                if let Some(loading) = loading {
-                    loading.progress(progress);
-                }
-            });
-        }
-    };
-    call.finish(on_event).await
+    }
 }
 
 fn choose(shared: Shared, chosen: Chosen) {
@@ -83,48 +43,42 @@ fn choose(shared: Shared, chosen: Chosen) {
     }
     shared.fault.set(None);
     shared.remark.set(None);
-    let (name, fetch) = match &chosen {
-        Chosen::File(file) => (file.name(), Some("Copy")),
-        Chosen::Url(url, _) => (url.rsplit('/').next().unwrap_or(url).to_string(), Some("Download")),
-        Chosen::Kept(name) => (name.clone(), None),
-    };
-    shared.loading.set(Some(Loading::new(&name, fetch)));
     spawn_local(async move {
-        let result = bring(shared, chosen).await;
+        let result = bring_now(shared, chosen).await;
         end(shared, result);
     });
+}
+
+/// Puts a model on the GPU, showing its way there; the caller says what becomes of a fault.
+pub async fn bring_now(shared: Shared, chosen: Chosen) -> Result<(), Fault> {
+    let (name, fetch) = chosen.words();
+    shared.loading.set(Some(Loading::new(&name, fetch)));
+    let result = bring(shared, chosen).await;
+    shared.loading.set(None);
+    shared.refresh_kept();
+    result
 }
 
 /// Puts a model from a known source on the GPU.
 pub fn load(shared: Shared, source: ModelSource) {
-    let name = match &source {
-        ModelSource::Kept { name } => name.clone(),
-        ModelSource::File { file } => file.name(),
-        ModelSource::Url { url } => url.clone(),
-    };
-    shared.loading.set(Some(Loading::new(&name, None)));
-    spawn_local(async move {
-        let result = upload(shared, source).await;
-        end(shared, result);
-    });
+    choose(shared, Chosen::Source(source));
 }
 
 fn end(shared: Shared, result: Result<(), Fault>) {
-    shared.loading.set(None);
     match result {
         Err(fault) if fault.kind == FaultKind::Cancelled => shared.remark.set(Some("Stopped. What has arrived is kept.".into())),
         Err(fault) => shared.fault.set(Some(fault)),
         Ok(()) => {}
     }
-    shared.refresh_kept();
 }
 
 async fn bring(shared: Shared, chosen: Chosen) -> Result<(), Fault> {
-    if !matches!(chosen, Chosen::Kept(_)) {
+    if matches!(chosen, Chosen::File(_) | Chosen::Url(..)) {
         ask_to_persist().await;
     }
     let source = match chosen {
         Chosen::Kept(name) => ModelSource::Kept { name },
+        Chosen::Source(source) => source,
         Chosen::File(file) => keep_or_use(shared, Command::Import { file: file.clone() }, ModelSource::File { file }).await?,
         Chosen::Url(url, sha256) => keep_or_use(shared, Command::Download { url: url.clone(), sha256 }, ModelSource::Url { url }).await?,
     };
@@ -133,30 +87,37 @@ async fn bring(shared: Shared, chosen: Chosen) -> Result<(), Fault> {
 
 /// Keeps the bytes; where the browser has no room, uses them from where they are.
 async fn keep_or_use(shared: Shared, keep: Command, otherwise: ModelSource) -> Result<ModelSource, Fault> {
-    match follow(shared, keep).await {
-        Ok(Answer::Stored { name }) => {
-            shared.refresh_kept();
-            Ok(ModelSource::Kept { name })
+    loop {
+        match loading::follow(shared, keep.clone()).await {
+            Ok(Answer::Stored { name }) => {
+                shared.refresh_kept();
+                return Ok(ModelSource::Kept { name });
+            }
+            Ok(_) => return Err(Fault::new(FaultKind::Crash, "The engine gave an answer of another kind.")),
+            Err(fault) if fault.kind == FaultKind::Cancelled && loading::paused(shared) => {
+                shared.refresh_kept();
+                if !loading::wait(shared).await {
+                    return Err(fault);
+                }
+            }
+            Err(fault) if fault.kind == FaultKind::Quota => {
+                shared
+                    .remark
+                    .set(Some(format!("{} The model is used without being kept: after a reload, choose it again.", fault.message)));
+                return Ok(otherwise);
+            }
+            Err(fault) => return Err(fault),
         }
-        Ok(_) => Err(Fault::new(FaultKind::Crash, "The engine gave an answer of another kind.")),
-        Err(fault) if fault.kind == FaultKind::Quota => {
-            shared.remark.set(Some(format!("{} The model is used without being kept: after a reload, choose it again.", fault.message)));
-            Ok(otherwise)
-        }
-        Err(fault) => Err(fault),
     }
 }
 
 async fn upload(shared: Shared, source: ModelSource) -> Result<(), Fault> {
     shared.model.set(None);
-    shared.loading.update(|loading| {
-        if let Some(loading) = loading {
-            loading.enter(Phase::Upload);
-        }
-    });
-    match follow(shared, Command::Load { source: source.clone(), options: LoadChoice::default() }).await? {
+    loading::change(shared, |loading| loading.enter(Phase::Upload));
+    match loading::follow(shared, Command::Load { source: source.clone(), options: LoadChoice::default() }).await? {
         Answer::Loaded(model) => {
             shared.source.set_value(Some(source));
+            shared.requests.update(trust::Requests::mark);
             shared.model.set(Some(model));
             Ok(())
         }
@@ -173,21 +134,6 @@ async fn ask_to_persist() {
     {
         let _ = JsFuture::from(promise).await;
     }
-}
-
-fn cancel(shared: Shared) {
-    let Some(loading) = shared.loading.get_untracked() else { return };
-    if loading.stopping {
-        // The second click does not wait for the step to end.
-        shared.client.with_value(|client| client.kill());
-        return;
-    }
-    shared.loading.update(|loading| {
-        if let Some(loading) = loading {
-            loading.stopping = true;
-        }
-    });
-    shared.client.with_value(|client| client.cancel(loading.job));
 }
 
 #[component]
@@ -257,6 +203,8 @@ fn DeviceWords(shared: Shared, device: Device) -> impl IntoView {
                 <div><dt>"Largest binding"</dt><dd>{format::limit(device.max_binding)}</dd></div>
                 <div><dt>"Threads a group"</dt><dd>{format::thousands(device.max_invocations)}</dd></div>
                 <div><dt>"Shared memory"</dt><dd>{format::limit(f64::from(device.workgroup_memory))}</dd></div>
+                <div><dt>"Tier"</dt><dd>"exact, 32-bit sums"</dd></div>
+                <div><dt>"Driver"</dt><dd>"browsers do not tell"</dd></div>
                 <div><dt>"16-bit floats"</dt><dd>{if device.f16 { "yes" } else { "no, not needed" }}</dd></div>
             </dl>
             <p class="soft">"Tensors larger than a binding are split by rows, so these limits slow a model down at most. Only memory can rule it out."</p>
@@ -288,89 +236,6 @@ fn ModelLine(model: Model, changing: RwSignal<bool>) -> impl IntoView {
             </button>
         </div>
     }
-}
-
-#[component]
-fn LoadingTiles(shared: Shared) -> impl IntoView {
-    let loading = move || shared.loading.get().unwrap_or_else(|| Loading::new("", None));
-    let tile = move |phase: Phase, title: fn(&Loading) -> String| {
-        let state = move || {
-            let loading = loading();
-            if phase <= Phase::Verify && loading.fetch.is_none() {
-                "tile skipped"
-            } else if phase < loading.phase {
-                "tile done"
-            } else if phase == loading.phase {
-                "tile now"
-            } else {
-                "tile"
-            }
-        };
-        let fraction = move || {
-            let loading = loading();
-            if phase < loading.phase {
-                1.0
-            } else if phase == loading.phase && loading.total > 0.0 {
-                loading.done / loading.total
-            } else {
-                0.0
-            }
-        };
-        let words = move || tile_words(&loading(), phase);
-        view! {
-            <li class=state>
-                <span class="tile-title">{move || title(&loading())}</span>
-                <span class="tile-words">{words}</span>
-                <span class="track" aria-hidden="true"><span class="fill" style:transform=move || format!("scaleX({:.4})", fraction())></span></span>
-            </li>
-        }
-    };
-    let percent = move || {
-        let loading = loading();
-        if loading.total > 0.0 { (loading.done / loading.total * 100.0).floor() } else { 0.0 }
-    };
-    view! {
-        <div class="loading" id="loading">
-            <p class="loaded-name">{move || loading().name}</p>
-            <div class="visually-hidden" role="progressbar" aria-label="Loading the model" aria-valuemin="0" aria-valuemax="100" aria-valuenow=percent aria-valuetext=move || { let l = loading(); tile_words(&l, l.phase) }></div>
-            <ol class="tiles">
-                {tile(Phase::Fetch, |l| match l.fetch { Some(fetch) => fetch.to_string(), None => "Kept here".into() })}
-                {tile(Phase::Verify, |_| "Check".into())}
-                {tile(Phase::Upload, |_| "Onto the GPU".into())}
-                {tile(Phase::WarmUp, |_| "First run".into())}
-            </ol>
-            <div class="row">
-                <button type="button" class="button" id="cancel-load" on:click=move |_| cancel(shared)>
-                    {move || if loading().stopping { "Stop at once" } else { "Cancel" }}
-                </button>
-                <Show when=move || loading().stopping><span class="soft">"Ending the current step…"</span></Show>
-            </div>
-        </div>
-    }
-}
-
-fn tile_words(loading: &Loading, phase: Phase) -> String {
-    if phase <= Phase::Verify && loading.fetch.is_none() {
-        return if phase == Phase::Fetch { "nothing to fetch" } else { "done when it was stored" }.into();
-    }
-    if phase == Phase::Verify && loading.took[phase as usize].is_none() && phase < loading.phase {
-        return "done when it was stored".into();
-    }
-    if let Some(took) = loading.took[phase as usize].filter(|_| phase < loading.phase) {
-        return format!("done in {}", format::seconds(took));
-    }
-    if phase != loading.phase {
-        return "waits".into();
-    }
-    if phase == Phase::WarmUp {
-        return "compiling kernels…".into();
-    }
-    if loading.total <= 0.0 {
-        return if loading.done > 0.0 { format::bytes(loading.done) } else { "starting…".into() };
-    }
-    let elapsed = (now() - loading.since) / 1e3;
-    let pace = if elapsed > 0.5 && loading.done > 0.0 { format!(" · {}/s", format::bytes(loading.done / elapsed)) } else { String::new() };
-    format!("{} of {}{pace}", format::bytes(loading.done), format::bytes(loading.total))
 }
 
 #[component]
@@ -406,7 +271,7 @@ fn Chooser(shared: Shared) -> impl IntoView {
     view! {
         <div class="chooser">
             <KeptList shared=shared/>
-            <super::ladder::LadderList device=shared.device kept=shared.kept choose=move |rung| choose(shared, match rung {
+            <super::ladder::LadderList shared=shared choose=move |rung| choose(shared, match rung {
                 Rung::Kept(name) => Chosen::Kept(name),
                 Rung::Fetch { url, sha256 } => Chosen::Url(url, Some(sha256)),
             })/>

@@ -18,8 +18,14 @@ pub fn way_out(kind: FaultKind) -> &'static str {
         FaultKind::Quota => {
             "Delete models that you no longer need, or free space on the disk. A file from your disk can also be used without keeping it."
         }
+        FaultKind::Gone => {
+            "Browsers clear storage when space runs low, or on request. Choose the model again: it is fetched once more, and what you typed is kept."
+        }
+        FaultKind::Damaged => "Choose the model again: it is fetched once more and checked. What you typed is kept.",
         FaultKind::Storage => "Close other tabs of this page and try again, or use the file from your disk.",
-        FaultKind::ModelFile => "Choose another GGUF file: architectures qwen2, qwen3 and llama in the usual quantisations run here.",
+        FaultKind::ModelFile => {
+            "Choose another GGUF file: architectures qwen2, qwen3, qwen35 and llama in the usual quantisations run here."
+        }
         FaultKind::Network => {
             "Check the connection and the address, then try again: what has arrived is kept, and the download goes on from there."
         }
@@ -38,6 +44,8 @@ pub fn title(kind: FaultKind) -> &'static str {
         FaultKind::Gpu => "The GPU stopped",
         FaultKind::GpuMemory => "Not enough GPU memory",
         FaultKind::Quota => "Not enough storage",
+        FaultKind::Gone => "The stored model is gone",
+        FaultKind::Damaged => "The stored model is damaged",
         FaultKind::Storage => "The browser's storage failed",
         FaultKind::ModelFile => "This file does not run here",
         FaultKind::Network => "The download did not work",

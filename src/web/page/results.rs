@@ -48,7 +48,7 @@ fn Verdict(shared: Shared) -> impl IntoView {
     let below = move || match sums.get() {
         Some((_, _, tokens)) => {
             format!(
-                "Same model, same case, same GPU. Reading wrote nothing; writing took {}, one forward pass each.",
+                "Same model, same case, same GPU, one after the other. Reading wrote nothing; writing took {}, one forward pass each. Both times run from the click's turn to the last number, with prompt and tokenizer.",
                 format::plural(tokens, "token")
             )
         }
@@ -65,6 +65,9 @@ fn Verdict(shared: Shared) -> impl IntoView {
                 <div class="read"><dt>"Read"</dt><dd><span class="track" aria-hidden="true"><span class="fill" style:transform=move || bar(read_share())></span></span><span class="figure">{move || sums.get().map_or("–".into(), |s| format::seconds(s.0))}</span></dd></div>
                 <div class="write"><dt>"Written"</dt><dd><span class="track" aria-hidden="true"><span class="fill" style:transform=move || bar(write_share())></span></span><span class="figure">{move || sums.get().map_or("–".into(), |s| format::seconds(s.1))}</span></dd></div>
             </dl>
+            <Show when=move || shared.runs.hidden.get() && sums.get().is_some()>
+                <p class="remark">"This tab was hidden during the run. Browsers slow hidden tabs down, so these times may be too long."</p>
+            </Show>
         </div>
     }
 }
@@ -118,6 +121,7 @@ fn DirectLane(shared: Shared, outcome: Signal<Option<Outcome>>, names: Signal<Ve
                 <div><dt>"Forward pass"</dt><dd>{fact(|d| format::seconds(d.forward_seconds))}</dd></div>
                 <div><dt>"Margin"</dt><dd>{fact(|d| format::share(d.margin))}</dd></div>
                 <div><dt>"Entropy"</dt><dd>{fact(|d| format!("{:.2} bits", d.entropy))}</dd></div>
+                <div title="How much of the whole vocabulary's probability stands on the answer letters"><dt>"Allowed mass"</dt><dd>{fact(|d| d.mass.map_or("–".into(), format::share))}</dd></div>
             </dl>
         </article>
     }
@@ -161,6 +165,7 @@ fn WrittenLane(names: Signal<Vec<String>>, lane: Signal<Lane<Generation>>, strea
                 <Show when=empty><span class="soft">"What the model writes appears here as it writes it."</span></Show>
                 <Show when=move || matches!(lane.get(), Lane::Running(_))><span class="caret" aria-hidden="true"></span></Show>
             </pre>
+            <Timeline stream=stream/>
             <p class=move || validity().0>{move || validity().1}</p>
             <dl class="facts">
                 <div><dt>"Prompt"</dt><dd>{fact(|g| format::plural(g.input_tokens, "token"))}</dd></div>
@@ -170,6 +175,30 @@ fn WrittenLane(names: Signal<Vec<String>>, lane: Signal<Lane<Generation>>, strea
                 <div><dt>"Ended"</dt><dd>{fact(|g| if g.finished { "by itself".into() } else { "at the limit".into() })}</dd></div>
             </dl>
         </article>
+    }
+}
+
+/// One line for each token at the time it came; before the first stands the reading of the prompt.
+#[component]
+fn Timeline(stream: Signal<super::run::Stream>) -> impl IntoView {
+    let end = move || stream.with(|stream| stream.times.last().copied().unwrap_or(0.0));
+    let path = move || {
+        stream.with(|stream| {
+            let end = stream.times.last().copied().filter(|end| *end > 0.0).unwrap_or(1.0);
+            stream.times.iter().map(|time| format!("M{:.1} 0v20", time / end * 1000.0)).collect::<String>()
+        })
+    };
+    let words = move || match stream.with(|stream| (stream.times.first().copied(), stream.tokens)) {
+        (Some(first), tokens) => {
+            format!("first token after {}, {} in {}", format::seconds(first), format::plural(tokens, "token"), format::seconds(end()))
+        }
+        (None, _) => "each line is a token, at the time it came".to_string(),
+    };
+    view! {
+        <div class="timeline">
+            <svg viewBox="0 0 1000 20" preserveAspectRatio="none" aria-hidden="true"><path d=path/></svg>
+            <p class="soft">{words}</p>
+        </div>
     }
 }
 

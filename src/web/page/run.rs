@@ -1,10 +1,11 @@
 //! Running decisions: first every question by one forward pass, then every question by writing.
 
 use leptos::prelude::*;
+use wasm_bindgen::{JsCast, prelude::Closure};
 use wasm_bindgen_futures::spawn_local;
 
 use super::draft::{ROW_ID, SavedDraft};
-use super::{Shared, lasting};
+use super::{Shared, lasting, recover};
 use crate::web::protocol::{Answer, Command, Decision, Event, Fault, FaultKind, Generation};
 
 /// What is being run and what has come out. Copies are the same state.
@@ -21,6 +22,8 @@ pub struct Runs {
     pub last: StoredValue<Option<SavedDraft>>,
     /// What a screen reader is told.
     pub said: RwSignal<String>,
+    /// The tab was hidden while the newest answers were made: their times may be too long.
+    pub hidden: RwSignal<bool>,
 }
 
 impl Default for Runs {
@@ -32,6 +35,7 @@ impl Default for Runs {
             live: RwSignal::default(),
             last: StoredValue::new(None),
             said: RwSignal::default(),
+            hidden: RwSignal::default(),
         }
     }
 }
@@ -70,6 +74,8 @@ pub struct Stream {
     pub text: String,
     pub tokens: u32,
     pub seconds: f64,
+    /// When each token came, in seconds.
+    pub times: Vec<f64>,
 }
 
 /// One way of answering.
@@ -96,6 +102,22 @@ impl<T> Lane<T> {
 /// Milliseconds of the page's clock.
 pub fn now() -> f64 {
     web_sys::window().and_then(|window| window.performance()).map_or_else(js_sys::Date::now, |clock| clock.now())
+}
+
+fn is_hidden() -> bool {
+    web_sys::window().and_then(|window| window.document()).is_some_and(|document| document.hidden())
+}
+
+/// Notes when the tab is hidden during a run: browsers slow hidden tabs down, so the times of that run are no measure.
+pub fn watch_visibility(shared: Shared) {
+    let Some(document) = web_sys::window().and_then(|window| window.document()) else { return };
+    let changed = Closure::<dyn Fn()>::new(move || {
+        if is_hidden() && shared.runs.job.with_untracked(Option::is_some) {
+            shared.runs.hidden.set(true);
+        }
+    });
+    let _ = document.add_event_listener_with_callback("visibilitychange", changed.as_ref().unchecked_ref());
+    changed.forget();
 }
 
 /// Which ways are run.
@@ -132,6 +154,7 @@ pub fn start(shared: Shared, ways: Ways) {
     runs.outcomes.set(outcomes.clone());
     before.into_iter().for_each(Outcome::dispose);
     runs.stopping.set(false);
+    runs.hidden.set(is_hidden());
     runs.job.set(Some(0));
     spawn_local(async move {
         read(shared, &outcomes).await;
@@ -140,7 +163,10 @@ pub fn start(shared: Shared, ways: Ways) {
                 let stream = outcome.stream;
                 let on_event = move |event| {
                     if let Event::Written { text, tokens, seconds } = event {
-                        stream.set(Stream { text, tokens, seconds });
+                        stream.update(|stream| {
+                            stream.times.push(seconds);
+                            (stream.text, stream.tokens, stream.seconds) = (text, tokens, seconds);
+                        });
                     }
                 };
                 lane(
@@ -167,7 +193,7 @@ async fn read(shared: Shared, outcomes: &[Outcome]) {
     let runs = shared.runs;
     outcomes.iter().for_each(|outcome| outcome.direct.set(Lane::Running(now())));
     let rows = outcomes.iter().map(|outcome| outcome.row.get_value()).collect();
-    let call = shared.call(Command::Decide { rows, orderings: None });
+    let call = shared.call(Command::Decide { rows, orderings: None, mass: true });
     runs.job.set(Some(call.job));
     let on_event = |event| {
         if let Event::Decided { index, decision } = event
@@ -179,10 +205,12 @@ async fn read(shared: Shared, outcomes: &[Outcome]) {
     };
     let Err(fault) = call.finish(on_event).await else { return };
     let open = || outcomes.iter().filter(|outcome| outcome.direct.with_untracked(|lane| matches!(lane, Lane::Running(_))));
-    // One question that cannot be asked must not keep the others from being answered.
-    if fault.kind == FaultKind::Input && outcomes.len() > 1 {
+    // One question that cannot be asked must not keep the others from being answered. And when the GPU or the worker is gone, the questions
+    // are not.
+    let alone = fault.kind == FaultKind::Input && outcomes.len() > 1;
+    if alone || recover::possible(&fault) && recover::again(shared, &fault).await.is_ok() {
         for outcome in open() {
-            let command = Command::Decide { rows: vec![outcome.row.get_value()], orderings: None };
+            let command = Command::Decide { rows: vec![outcome.row.get_value()], orderings: None, mass: true };
             let take = |answer| if let Answer::Decided(mut decisions) = answer { decisions.pop() } else { None };
             lane(shared, outcome.direct, command, |_| {}, take).await;
             outcome.direct.with_untracked(|lane| say_read(runs, outcome, lane));
@@ -205,7 +233,7 @@ async fn lane<T: Send + Sync + Clone + PartialEq + 'static>(
     shared: Shared,
     lane: RwSignal<Lane<T>>,
     command: Command,
-    on_event: impl FnMut(Event),
+    mut on_event: impl FnMut(Event),
     take: impl FnOnce(Answer) -> Option<T>,
 ) {
     let runs = shared.runs;
@@ -214,9 +242,19 @@ async fn lane<T: Send + Sync + Clone + PartialEq + 'static>(
         return;
     }
     lane.set(Lane::Running(now()));
-    let call = shared.call(command);
+    let call = shared.call(command.clone());
     runs.job.set(Some(call.job));
-    let result = call.finish(on_event).await;
+    let mut result = call.finish(&mut on_event).await;
+    // The GPU or the worker is gone, the question is not: once more with the model loaded again.
+    if let Err(fault) = &result
+        && recover::possible(fault)
+        && recover::again(shared, fault).await.is_ok()
+    {
+        lane.set(Lane::Running(now()));
+        let call = shared.call(command);
+        runs.job.set(Some(call.job));
+        result = call.finish(on_event).await;
+    }
     lane.set(match result.map(take) {
         Ok(Some(value)) => Lane::Done(value),
         Ok(None) => Lane::Failed(Fault::new(FaultKind::Crash, "The engine gave an answer of another kind.")),

@@ -6,7 +6,8 @@ use crate::decision::baseline::{distribution_prompt, parse_distribution};
 use crate::decision::orderings::{OrderReading, combine, log_probabilities};
 use crate::decision::result::READOUT_DIRECT;
 use crate::decision::{
-    Json, Orderings, PROBABILITY_STATUS, ReadoutError, ResultRow, Row, ServingConfig, Wording, read_rows, readout, sha256_hex,
+    Json, Orderings, PROBABILITY_STATUS, ReadoutError, ResultRow, Row, ServingConfig, Wording, allowed_token_mass, read_rows, readout,
+    sha256_hex,
 };
 use crate::engine::{Decided, OrderedPrompt, Prepared, Reading, prepare};
 use crate::text::{StreamDecoder, TextError};
@@ -83,6 +84,8 @@ pub fn decision(
         option_logits: reading.labels.clone(),
         answer_token_ids: row.slots.clone(),
         input_tokens: first.prompt.tokens.len(),
+        allowed_token_mass: reading.lse.map(|all| allowed_token_mass(read.lse, all)),
+        full_vocab_argmax_id: reading.argmax,
         prompt_sha256: sha256_hex(first.prompt.text.as_bytes()),
         prompt_version: Wording::default().version,
         model: loaded.file.clone(),
@@ -129,6 +132,7 @@ pub fn decision(
         total_seconds,
         entropy: read.entropy / std::f64::consts::LN_2,
         margin: read.margin,
+        mass: result.allowed_token_mass,
         combined: result.combined.clone(),
         row: lines(&result).map_err(|error| Fault::new(FaultKind::Crash, error.to_string()))?,
     })

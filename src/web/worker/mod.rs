@@ -5,7 +5,9 @@
 
 mod ask;
 mod download;
+mod http;
 mod job;
+mod record;
 mod session;
 mod source;
 mod steps;
@@ -92,7 +94,7 @@ fn accept(jobs: &Jobs, queue: &Queue, request: Request) {
     }
     let job = jobs.start(request.job);
     match request.command {
-        command @ (Command::List | Command::Delete { .. } | Command::Import { .. } | Command::Download { .. }) => {
+        command @ (Command::List | Command::Delete { .. } | Command::Import { .. } | Command::Download { .. } | Command::Record { .. }) => {
             let jobs = jobs.clone();
             spawn_local(async move {
                 let result = keep(&job, command).await;
@@ -110,12 +112,14 @@ async fn keep(job: &Job, command: Command) -> Result<Answer, Fault> {
         Command::Download { url, sha256 } => {
             let name = download::download(&url, job).await?;
             store::verify(&name, sha256.as_deref(), job).await?;
+            store::seal(&name).await?;
             Ok(Answer::Stored { name })
         }
         Command::Delete { name } => {
             store::delete(&name).await?;
             Ok(Answer::Kept(store::list().await))
         }
+        Command::Record { name, action } => Ok(Answer::Record(record::run(&name, action).await?)),
         _ => Ok(Answer::Kept(store::list().await)),
     }
 }

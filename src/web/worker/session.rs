@@ -137,6 +137,10 @@ impl Session {
                 let gpu = self.gpu().await?;
                 Ok(Answer::Device(describe(&gpu, &adapter_words().await)))
             }
+            Command::Pace => {
+                let gpu = self.gpu().await?;
+                Ok(Answer::Pace(selftest::pace(&gpu).await.map_err(|error| gpu_fault(&error))?))
+            }
             Command::SelfTest => Ok(Answer::SelfTest(self.self_test(job).await?)),
             Command::Load { source, options } => Ok(Answer::Loaded(self.load(job, &source, options).await?)),
             Command::Count { row } => {

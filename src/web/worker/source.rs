@@ -6,7 +6,7 @@ use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{Blob, Response};
 
-use super::download::{self, Range};
+use super::http::{self, Range};
 use super::job::Job;
 use super::store::{self, OpenFile, blob_piece};
 use crate::gguf::{ByteSource, SourceError};
@@ -32,6 +32,7 @@ impl WebSource {
     pub async fn open(source: &ModelSource, job: &Job) -> Result<Self, Fault> {
         let (place, name, len) = match source {
             ModelSource::Kept { name } => {
+                store::check_unchanged(name, job).await?;
                 let (place, len) = open_kept(name).await?;
                 (place, name.clone(), len)
             }
@@ -40,7 +41,7 @@ impl WebSource {
                 (Place::Blob(blob.clone()), file.name(), blob.size())
             }
             ModelSource::Url { url } => {
-                let len = download::length(url, job).await?;
+                let len = http::length(url, job).await?;
                 (Place::Http(url.clone()), store::file_name(url), len)
             }
         };
@@ -64,7 +65,7 @@ impl WebSource {
             }
             Place::Blob(blob) => blob_piece(blob, start, end).await.map_err(|fault| fault.message)?.copy_to(buf),
             Place::Http(url) => {
-                let response = download::fetch(url, Some(Range { start, end: Some(end), version: None }), &self.job)
+                let response = http::fetch(url, Some(Range { start, end: Some(end), version: None }), &self.job)
                     .await
                     .map_err(|fault| fault.message)?;
                 if response.status() != 206 {

@@ -27,11 +27,11 @@ impl Steps {
     pub fn new(loaded: &Loaded, command: Command, load: u32) -> Result<Self, Fault> {
         let start = now();
         let work = match command {
-            Command::Decide { rows, orderings: named } => decisions(loaded, &rows, named.as_deref(), None)?,
+            Command::Decide { rows, orderings: named, mass } => decisions(loaded, &rows, named.as_deref(), None, mass)?,
             Command::Ask { id, questions, orderings: named } => {
                 let (state, tokens) = loaded.state(id)?;
                 let rows: Vec<String> = questions.iter().map(|question| on_state(question, state)).collect::<Result<_, _>>()?;
-                decisions(loaded, &rows, named.as_deref(), Some(tokens))?
+                decisions(loaded, &rows, named.as_deref(), Some(tokens), false)?
             }
             Command::Read { groups, labels } => {
                 let groups = groups.into_iter().map(|g| RunGroup { prompts: g.prompts, prefix: g.prefix as usize }).collect();
@@ -50,14 +50,14 @@ impl Steps {
     }
 }
 
-fn decisions(loaded: &Loaded, rows: &[String], named: Option<&str>, held: Option<&[u32]>) -> Result<Work, Fault> {
+fn decisions(loaded: &Loaded, rows: &[String], named: Option<&str>, held: Option<&[u32]>, mass: bool) -> Result<Work, Fault> {
     let orderings = orderings(named)?;
     if rows.is_empty() {
         return Err(input("there is nothing to decide"));
     }
     let rows = rows.iter().map(|row| prepared(loaded, row, orderings)).collect::<Result<Vec<_>, _>>()?;
     let out = vec![None; rows.len()];
-    Ok(Work::Decisions { decisions: Box::new(Decisions::new(rows, held)), orderings, out })
+    Ok(Work::Decisions { decisions: Box::new(Decisions::new(rows, held, mass)), orderings, out })
 }
 
 impl Session {

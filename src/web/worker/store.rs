@@ -28,8 +28,11 @@ const WINDOW: f64 = 4.0 * 1024.0 * 1024.0;
 pub struct Note {
     /// Bytes of the complete file; 0 while the server has not said.
     pub bytes: f64,
-    /// Bytes written and flushed.
+    /// Bytes written and flushed, without a gap from the beginning.
     pub stored: f64,
+    /// Further parts that are written and flushed: start and end, in order, none touching another or `stored`.
+    #[serde(default)]
+    pub ahead: Vec<(f64, f64)>,
     /// Where it was downloaded from; empty for a picked file.
     #[serde(default)]
     pub url: String,
@@ -39,9 +42,60 @@ pub struct Note {
     /// Hex digest of the complete file; empty while unknown.
     #[serde(default)]
     pub sha256: String,
+    /// When the complete file was last changed in the storage, in milliseconds; 0 while unknown.
+    #[serde(default)]
+    pub written: f64,
     /// A picked file's time of change, in milliseconds.
     #[serde(default)]
     pub modified: f64,
+}
+
+impl Note {
+    /// Nothing of the file is here.
+    pub fn is_empty(&self) -> bool {
+        self.stored == 0.0 && self.ahead.is_empty()
+    }
+
+    /// Notes that `start..end` is written.
+    pub fn add(&mut self, start: f64, end: f64) {
+        self.ahead.push((start, end));
+        self.ahead.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut joined: Vec<(f64, f64)> = Vec::with_capacity(self.ahead.len());
+        for &(start, end) in &self.ahead {
+            if start <= self.stored {
+                self.stored = self.stored.max(end);
+                continue;
+            }
+            match joined.last_mut() {
+                Some(last) if start <= last.1 => last.1 = last.1.max(end),
+                _ => joined.push((start, end)),
+            }
+        }
+        self.ahead = joined;
+    }
+
+    /// Forgets what the file is too short for.
+    pub fn limit(&mut self, size: f64) {
+        self.stored = self.stored.min(size);
+        self.ahead.retain(|(start, end)| *start > self.stored && *end <= size);
+    }
+
+    /// What is missing of the first `bytes` bytes.
+    pub fn gaps(&self, bytes: f64) -> Vec<(f64, f64)> {
+        let (mut gaps, mut at) = (Vec::new(), self.stored);
+        for &(start, end) in self.ahead.iter().chain([&(bytes, bytes)]) {
+            if at < start {
+                gaps.push((at, start));
+            }
+            at = end;
+        }
+        gaps
+    }
+
+    /// Bytes that are here.
+    pub fn here(&self) -> f64 {
+        self.stored + self.ahead.iter().map(|(start, end)| end - start).sum::<f64>()
+    }
 }
 
 /// A storage fault in words.
@@ -55,7 +109,7 @@ pub fn fault(error: JsValue, doing: &str) -> Fault {
         "SecurityError" | "NotAllowedError" => {
             Fault::new(FaultKind::Quota, format!("The browser gives this page no storage, as in some private windows ({doing})."))
         }
-        "NotFoundError" => Fault::new(FaultKind::Storage, format!("The file is no longer in the browser's storage ({doing}).")),
+        "NotFoundError" => Fault::new(FaultKind::Gone, format!("The file is no longer in the browser's storage ({doing}).")),
         "NotReadableError" => {
             Fault::new(FaultKind::Storage, format!("The file cannot be read any more; it may have changed on disk ({doing})."))
         }
@@ -79,13 +133,18 @@ fn manager() -> Option<StorageManager> {
 }
 
 async fn folder() -> Result<FileSystemDirectoryHandle, Fault> {
+    folder_named(FOLDER).await
+}
+
+/// A folder of the browser's storage, made where it is missing.
+pub async fn folder_named(name: &str) -> Result<FileSystemDirectoryHandle, Fault> {
     let doing = "opening it";
     let manager = manager().ok_or_else(|| Fault::new(FaultKind::Quota, "The browser gives pages at this address no storage."))?;
     let root: FileSystemDirectoryHandle = JsFuture::from(manager.get_directory()).await.map_err(|e| fault(e, doing))?.unchecked_into();
     let options = FileSystemGetDirectoryOptions::new();
     options.set_create(true);
-    let models = JsFuture::from(root.get_directory_handle_with_options(FOLDER, &options)).await.map_err(|e| fault(e, doing))?;
-    Ok(models.unchecked_into())
+    let folder = JsFuture::from(root.get_directory_handle_with_options(name, &options)).await.map_err(|e| fault(e, doing))?;
+    Ok(folder.unchecked_into())
 }
 
 async fn handle(folder: &FileSystemDirectoryHandle, name: &str, create: bool) -> Result<FileSystemFileHandle, Fault> {
@@ -110,7 +169,12 @@ pub struct OpenFile {
 impl OpenFile {
     /// Opens a file of the store. A [`FaultKind::Storage`] fault where another tab holds it.
     pub async fn open(name: &str, create: bool) -> Result<Self, Fault> {
-        let handle = handle(&folder().await?, name, create).await?;
+        Self::open_in(&folder().await?, name, create).await
+    }
+
+    /// The same in another folder than that of the models.
+    pub async fn open_in(folder: &FileSystemDirectoryHandle, name: &str, create: bool) -> Result<Self, Fault> {
+        let handle = handle(folder, name, create).await?;
         let access = JsFuture::from(handle.create_sync_access_handle()).await.map_err(|e| fault(e, name))?;
         Ok(Self { handle: access.unchecked_into(), name: name.into() })
     }
@@ -205,7 +269,7 @@ pub async fn list() -> Kept {
         }
         let Ok(file) = snapshot(&name).await else { continue };
         let note = read_note(&name).await.unwrap_or_default();
-        let stored = note.stored.min(file.size());
+        let stored = if note.stored == note.bytes { note.stored.min(file.size()) } else { note.here() };
         files.push(KeptFile { name, bytes: note.bytes, stored, url: note.url, sha256: note.sha256 });
     }
     files.sort_by(|a, b| a.name.cmp(&b.name));
@@ -272,9 +336,9 @@ pub async fn import(file: &File, job: &Job) -> Result<String, Fault> {
     write_note(&name, &note).await?;
     let result = copy_in(file, &name, total, job).await;
     match result {
-        Ok(()) => {
-            write_note(&name, &Note { stored: total, ..note }).await?;
-            verify(&name, None, job).await?;
+        Ok(sha256) => {
+            write_note(&name, &Note { stored: total, sha256, ..note }).await?;
+            seal(&name).await?;
             Ok(name)
         }
         Err(fault) => {
@@ -285,10 +349,11 @@ pub async fn import(file: &File, job: &Job) -> Result<String, Fault> {
     }
 }
 
-async fn copy_in(file: &File, name: &str, total: f64, job: &Job) -> Result<(), Fault> {
+/// Copies a file in, hashing it on the way, and gives the digest.
+async fn copy_in(file: &File, name: &str, total: f64, job: &Job) -> Result<String, Fault> {
     let target = OpenFile::open(name, true).await?;
     target.truncate(0.0)?;
-    let mut done = 0.0;
+    let (mut sha, mut done) = (Sha256::new(), 0.0);
     job.progress(Phase::Fetch, 0.0, total);
     while done < total {
         job.check()?;
@@ -298,18 +363,49 @@ async fn copy_in(file: &File, name: &str, total: f64, job: &Job) -> Result<(), F
             check_magic(&piece, name)?;
         }
         target.write_at(done, &piece)?;
+        sha.update(piece.to_vec());
         done = end;
         job.progress(Phase::Fetch, done, total);
         job.breathe().await;
     }
-    target.flush()
+    target.flush()?;
+    Ok(hex(sha))
+}
+
+/// Notes when a complete file was written, so that a later change shows.
+pub async fn seal(name: &str) -> Result<(), Fault> {
+    let Some(note) = read_note(name).await else { return Ok(()) };
+    let written = snapshot(name).await?.last_modified();
+    write_note(name, &Note { written, ..note }).await
+}
+
+/// Hashes a file again that was changed since it was stored. One that is not what it was is deleted: no part of it can be trusted.
+pub async fn check_unchanged(name: &str, job: &Job) -> Result<(), Fault> {
+    let Some(note) = read_note(name).await else { return Ok(()) };
+    if note.written == 0.0 || note.sha256.is_empty() || snapshot(name).await?.last_modified() == note.written {
+        return Ok(());
+    }
+    let known = note.sha256.clone();
+    write_note(name, &Note { sha256: String::new(), ..note }).await?;
+    match verify(name, Some(&known), job).await {
+        Ok(()) => seal(name).await,
+        Err(fault) if fault.kind == FaultKind::ModelFile => Err(Fault::new(
+            FaultKind::Damaged,
+            format!("{name} was changed in the browser's storage: its SHA-256 is no longer {}…, so it was deleted.", &known[..12]),
+        )),
+        Err(fault) => Err(fault),
+    }
+}
+
+fn hex(sha: Sha256) -> String {
+    sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads a complete file back, notes its SHA-256, and compares it with the one that was promised. A file that differs is
 /// deleted: no part of it can be trusted.
 pub async fn verify(name: &str, promised: Option<&str>, job: &Job) -> Result<(), Fault> {
     let Some(mut note) = read_note(name).await else {
-        return Err(Fault::new(FaultKind::Storage, format!("{name} is no longer in the browser's storage.")));
+        return Err(Fault::new(FaultKind::Gone, format!("{name} is no longer in the browser's storage.")));
     };
     if note.sha256.is_empty() {
         let file = OpenFile::open(name, false).await?;
@@ -327,7 +423,7 @@ pub async fn verify(name: &str, promised: Option<&str>, job: &Job) -> Result<(),
             done += read as f64;
             job.breathe().await;
         }
-        note.sha256 = sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        note.sha256 = hex(sha);
         job.progress(Phase::Verify, note.bytes, note.bytes);
         drop(file);
         write_note(name, &note).await?;
