@@ -75,7 +75,7 @@ pub struct KernelReport {
     pub tera: f64,
     /// 10^9 bytes a second, where they are counted.
     pub giga: f64,
-    /// The larger of the two over the card's peak. A tier with matrix units is held against float arithmetic and may exceed it.
+    /// The larger of the two over the card's peak: of the tier's arithmetic for products, of f32 for everything else.
     pub of_peak: f64,
     /// The variant, how often it ran, and its totals.
     #[serde(flatten)]
@@ -171,7 +171,11 @@ async fn times(engine: &mut Engine, tokens: usize, options: &Options) -> Result<
 fn judged(model: &str, tier: Tier, tokens: usize, time: KernelTime, peaks: &Peaks) -> KernelReport {
     let seconds = time.seconds.max(1e-12);
     let (tera, giga) = (time.operations as f64 / seconds / 1e12, time.bytes as f64 / seconds / 1e9);
-    let most = if tier == Tier::Fast && time.shape != [0; 3] { peaks.dot4 } else { peaks.fma };
+    let most = match tier {
+        Tier::Fast if time.shape != [0; 3] => peaks.dot4,
+        Tier::Tensor if time.shape != [0; 3] => peaks.matrix.unwrap_or(peaks.fma),
+        _ => peaks.fma,
+    };
     let of_peak = (tera / most.max(1e-12)).max(giga / peaks.read.max(1e-12));
     let each = time.seconds / time.dispatches.max(1) as f64;
     KernelReport { model: model.into(), tier: tier.name(), tokens, shape: time.shape, each, tera, giga, of_peak, time }

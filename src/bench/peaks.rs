@@ -12,6 +12,8 @@ pub struct Peaks {
     pub fma: f64,
     /// `dot4I8Packed`, 10^12 operations a second.
     pub dot4: f64,
+    /// Cooperative matrices, f16 into f32, 10^12 operations a second, where the adapter has them.
+    pub matrix: Option<f64>,
     /// Reading, 10^9 bytes a second.
     pub read: f64,
 }
@@ -25,13 +27,16 @@ struct Size {
     warm: f64,
 }
 
+fn one(file: &'static str, access: &[Access]) -> Variant {
+    Variant { label: file.trim_end_matches(".wgsl").to_string(), file, defs: Defs::new(), access: access.to_vec() }
+}
+
+/// For adapters with cooperative matrices.
+fn matrix_variant() -> Variant {
+    one("peak_matrix.wgsl", &[Access::Write])
+}
+
 fn variants() -> [Variant; 3] {
-    let one = |file: &'static str, access: &[Access]| Variant {
-        label: file.trim_end_matches(".wgsl").to_string(),
-        file,
-        defs: Defs::new(),
-        access: access.to_vec(),
-    };
     [one("peak_fma.wgsl", &[Access::Write]), one("peak_dot4.wgsl", &[Access::Write]), one("peak_read.wgsl", &[Access::Read, Access::Write])]
 }
 
@@ -63,6 +68,18 @@ pub async fn measure(gpu: &Gpu) -> Result<Peaks, GpuError> {
     let seconds = best(&mut rec, &out, 5, &mut loops).await?;
     let dot4 = threads as f64 * f64::from(size.rounds) * 64.0 * 8.0 / seconds / 1e12;
 
+    let matrix = match gpu.info().abilities.matrices {
+        true => {
+            let kernel = matrix_variant().kernel(gpu);
+            let factor = 0.001f32.to_bits();
+            let mut loops = |rec: &mut Recorder| rec.dispatch(&kernel, &[out.all()], &[size.rounds, factor], [size.groups, 1, 1], 0);
+            let seconds = best(&mut rec, &out, 5, &mut loops).await?;
+            // Four subgroups a workgroup, each with 16 products of 2 * 16^3 operations a round.
+            Some(f64::from(size.groups) * 4.0 * f64::from(size.rounds) * 16.0 * 8192.0 / seconds / 1e12)
+        }
+        false => None,
+    };
+
     // Whole rounds of eight units for every thread.
     let round = 16 * 8 * threads.min(1 << 18);
     let bytes = size.bytes / round * round;
@@ -71,7 +88,7 @@ pub async fn measure(gpu: &Gpu) -> Result<Peaks, GpuError> {
     let groups = [params[1] / 256, 1, 1];
     let mut loops = |rec: &mut Recorder| rec.dispatch(&read, &[memory.all(), out.all()], &params, groups, 0);
     let seconds = best(&mut rec, &out, 5, &mut loops).await?;
-    Ok(Peaks { fma, dot4, read: bytes as f64 / seconds / 1e9 })
+    Ok(Peaks { fma, dot4, matrix, read: bytes as f64 / seconds / 1e9 })
 }
 
 /// Seconds of one dispatch, the best of `runs` measurements of several dispatches in one submit; a submit's own time is taken off.
@@ -98,10 +115,15 @@ mod tests {
 
     #[test]
     fn naga_validates_the_loops() {
-        for variant in variants() {
+        for variant in variants().into_iter().chain([matrix_variant()]) {
             let text = variant.wgsl();
             let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{}: {}", variant.label, e.emit_to_string(&text)));
-            naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::empty()).validate(&module).unwrap();
+            naga::valid::Validator::new(
+                naga::valid::ValidationFlags::all(),
+                naga::valid::Capabilities::SHADER_FLOAT16 | naga::valid::Capabilities::COOPERATIVE_MATRIX,
+            )
+            .validate(&module)
+            .unwrap();
         }
     }
 

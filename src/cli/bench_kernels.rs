@@ -95,7 +95,13 @@ fn shape([m, n, k]: [u32; 3]) -> String {
 
 fn table(report: &Report) -> String {
     let peaks = &report.peaks;
-    let mut out = format!("Peaks: {:.1} TFLOP/s of f32, {:.1} TOP/s of dot4I8Packed, {:.0} GB/s read\n", peaks.fma, peaks.dot4, peaks.read);
+    let mut out = format!(
+        "Peaks: {:.1} TFLOP/s of f32, {:.1} TOP/s of dot4I8Packed, {}{:.0} GB/s read\n",
+        peaks.fma,
+        peaks.dot4,
+        peaks.matrix.map_or(String::new(), |m| format!("{m:.0} TFLOP/s of f16 matrices, ")),
+        peaks.read
+    );
     let mut group = (String::new(), "", usize::MAX);
     for k in &report.kernels {
         let this = (k.model.clone(), k.tier, k.tokens);

@@ -199,11 +199,14 @@ impl Engine {
         times.allocate = now_seconds() - allocated;
         let streaming = now_seconds();
         let mut upload = |p: UploadProgress| progress(LoadProgress::Weights { done: p.done, total: p.total });
-        times.stream = loading.stream(gpu, source, &mut upload).await?;
+        let stream = loading.stream(gpu, source, &mut upload).await;
         let streamed = now_seconds();
         times.weights = streamed - streaming;
-        go(progress(LoadProgress::WarmUp))?;
+        // Also after an error: no driver likes to compile while its program ends.
+        let going_on = stream.is_ok().then(|| go(progress(LoadProgress::WarmUp)));
         times.compile = compiling.wait();
+        times.stream = stream?;
+        going_on.unwrap_or(Ok(()))?;
         let (text, seconds) = text.wait();
         times.tokenizer = seconds;
         // A file without a usable tokenizer still has logits.

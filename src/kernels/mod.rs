@@ -46,6 +46,7 @@ fn shader(name: &str) -> Option<&'static str> {
         "matvec.wgsl" => include_str!("../../shaders/matvec.wgsl"),
         "peak_dot4.wgsl" => include_str!("../../shaders/peak_dot4.wgsl"),
         "peak_fma.wgsl" => include_str!("../../shaders/peak_fma.wgsl"),
+        "peak_matrix.wgsl" => include_str!("../../shaders/peak_matrix.wgsl"),
         "peak_read.wgsl" => include_str!("../../shaders/peak_read.wgsl"),
         "q8.wgsl" => include_str!("../../shaders/q8.wgsl"),
         "quantise.wgsl" => include_str!("../../shaders/quantise.wgsl"),
