@@ -1,7 +1,10 @@
 // Causal attention with grouped queries: o = softmax(q k^T * scale) v, online over tiles of 32 keys that lie at absolute
 // positions 32 j .. 32 j + 31, so that a row's bits do not depend on its company. A workgroup takes one KV head and up to
-// 32 packed rows (position, query head of the group). Keys and values are read page by page (a page = one tile).
-// Head size {{D}}; 128 threads = 16 row pairs x 8; each thread holds 2 rows x {{D/8}} output dimensions.
+// {{16*RPT}} packed rows (position, query head of the group). Keys and values are read page by page (a page = one tile).
+// Head size {{D}}; {{16*TX}} threads = 16 x {{TX}}; each thread holds {{RPT}} rows (ty + 16 i) x {{32/TX}} keys (tx + {{TX}} i) of the
+// scores, then the same rows x {{D/TX}} output dimensions. Queries and keys pass through workgroup memory 16 dimensions at a time, values
+// {{VK}} keys at a time; the loads of each stage are under way while the stage before is computed. The order of every sum is
+// the same for any {{RPT}}.
 
 struct Params {
   heads: u32,
@@ -10,13 +13,13 @@ struct Params {
   q_stride: u32,  // distance of two query heads in vec4
   ldo: u32,       // row stride of o in vec4
   tile_at: u32,   // first entry of tiles
-  scale: f32,
+  scale: f32,     // with log2(e) in it
 }
 
 struct Tile {
   q_row: u32,     // first row of q
   o_row: u32,     // first row of o
-  positions: u32, // positions in this tile (1 ..= 32 / group)
+  positions: u32, // positions in this tile (1 ..= {{16*RPT}} / group)
   position: u32,  // absolute position of the first one
   page_at: u32,   // first entry of pages for this sequence
 }
@@ -30,137 +33,204 @@ struct Tile {
 @group(0) @binding(6) var<uniform> p: Params;
 
 const D4 = {{D/4}}u;
-var<workgroup> sq: array<vec4<f32>, 264>;  // [dimension / 4, 8][row 32 + 1]
-var<workgroup> sk: array<vec4<f32>, 264>;  // keys: [dimension / 4, 8][key 32 + 1]; values: [key 32][dimension / 4, 8]
-var<workgroup> sp: array<f32, 1056>;       // [row 32][key 32 + 1]
-var<workgroup> red: array<f32, 256>;       // [row 32][8]
+const THREADS = {{16*TX}}u;
+const QR = {{16*RPT+1}}u;  // rows of a query stage, with padding
+const V4 = {{VK*D/4}}u;    // vec4 of a stage of values
+// Queries [dimension / 4, 4][row] and keys [dimension / 4, 4][key 32 + 1]; or values [key {{VK}}][D4]; or row maxima.
+var<workgroup> stage: array<vec4<f32>, {{STAGE}}>;
+var<workgroup> sp: array<vec{{RPT}}<f32>, 544>;  // weights: [key 32][ty 16 + 1], the rows of a thread together
 
 fn dot4(a: vec4<f32>, b: vec4<f32>, c: f32) -> f32 {
   return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, c))));
 }
 
-@compute @workgroup_size(128)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-  let tile = tiles[p.tile_at + group.x];
+@compute @workgroup_size({{16*TX}})
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+  // The last tiles see the most keys: they start first.
+  let tile = tiles[p.tile_at + groups.x - 1u - group.x];
   let kv = group.y;
   let per = p.heads / p.kv_heads;
   let count = tile.positions * per;
-  let tx = t & 7u;
-  let ty = t >> 3u;
-  let r0 = ty * 2u;
-  let r1 = r0 + 1u;
-  let p0 = tile.position + r0 / per;
-  let p1 = tile.position + r1 / per;
-//#for c in 0..D/32
-  var o0_{{c}} = vec4<f32>(0.0);
-  var o1_{{c}} = vec4<f32>(0.0);
+  let tx = t % {{TX}}u;
+  let ty = t / {{TX}}u;
+//#for r in 0..RPT
+  let p{{r}} = tile.position + (ty + {{r*16}}u) / per;
+  var m{{r}} = -1e30;
+  var l{{r}} = 0.0;
+//#for c in 0..D/4/TX
+  var o{{r}}_{{c}} = vec4<f32>(0.0);
 //#end
-  var m0 = -1e30;
-  var m1 = -1e30;
-  var l0 = 0.0;
-  var l1 = 0.0;
+//#end
+  // What this thread loads in each stage: a vec4 of some rows of q, of one key, and of values.
+  let c4 = t & 3u;
+  let load_row = t >> 2u;
+//#for i in 0..QL
+  // Rows past the tile's end repeat the last one; nothing is stored for them.
+  let row_{{i}} = min(load_row + {{i*4*TX}}u, count - 1u);
+  let q_{{i}} = (tile.q_row + row_{{i}} / per) * p.ld + (kv * per + row_{{i}} % per) * p.q_stride + c4;
+  var nq{{i}} = q[q_{{i}}];
+//#end
   let stride = p.kv_heads * D4;
-  let last = tile.position + tile.positions - 1u;
-  for (var j = 0u; j <= (last >> 5u); j++) {
-    let base = pages[tile.page_at + j] * 32u * stride + kv * D4;
-//#for i in 0..4
-    var s0_{{i}} = 0.0;
-    var s1_{{i}} = 0.0;
+  let key_at = (load_row & 31u) * stride + kv * D4 + c4;
+  let last = (tile.position + tile.positions - 1u) >> 5u;
+  var page = pages[tile.page_at] * 32u * stride;
+  var nk = keys[page + key_at];
+  for (var j = 0u; j <= last; j++) {
+//#for r in 0..RPT
+//#for i in 0..32/TX
+    var s{{r}}_{{i}} = 0.0;
 //#end
-    for (var d = 0u; d < {{D/32}}u; d++) {
+//#end
+//#for i in 0..VL
+    var nv{{i}} = vec4<f32>(0.0);
+//#end
+    let value_at = page + kv * D4;
+    for (var d = 0u; d < {{D/16}}u; d++) {
       workgroupBarrier();
-      for (var u = t; u < 256u; u += 128u) {
-        let r = u >> 3u;
-        let c = u & 7u;
-        // Rows past the tile's end repeat the last one; nothing is stored for them.
-        let row = min(r, count - 1u);
-        let head = kv * per + row % per;
-        sq[c * 33u + r] = q[(tile.q_row + row / per) * p.ld + head * p.q_stride + d * 8u + c];
-        sk[c * 33u + r] = keys[base + r * stride + d * 8u + c];
+//#for i in 0..QL
+      if (load_row + {{i*4*TX}}u < {{16*RPT}}u) {
+        stage[c4 * QR + load_row + {{i*4*TX}}u] = nq{{i}};
+      }
+//#end
+      if (load_row < 32u) {
+        stage[4u * QR + c4 * 33u + load_row] = nk;
       }
       workgroupBarrier();
-      for (var c = 0u; c < 8u; c++) {
-        let a0 = sq[c * 33u + r0];
-        let a1 = sq[c * 33u + r1];
-//#for i in 0..4
+      if (d < {{D/16-1}}u) {
+//#for i in 0..QL
+        nq{{i}} = q[q_{{i}} + (d + 1u) * 4u];
+//#end
+        nk = keys[page + key_at + (d + 1u) * 4u];
+      } else {
+//#for i in 0..VL
         {
-          let b = sk[c * 33u + tx + {{i*8}}u];
-          s0_{{i}} = dot4(a0, b, s0_{{i}});
-          s1_{{i}} = dot4(a1, b, s1_{{i}});
+          let u = min(t + {{i}}u * THREADS, V4 - 1u);
+          nv{{i}} = values[value_at + (u / D4) * stride + u % D4];
         }
 //#end
       }
+//#for c in 0..4
+      {
+//#for i in 0..32/TX
+        let b{{i}} = stage[4u * QR + {{c*33+i*TX}}u + tx];
+//#end
+//#for r in 0..RPT
+        let a{{r}} = stage[{{c}}u * QR + {{r*16}}u + ty];
+//#for i in 0..32/TX
+        s{{r}}_{{i}} = dot4(a{{r}}, b{{i}}, s{{r}}_{{i}});
+//#end
+//#end
+      }
+//#end
     }
-//#for i in 0..4
+    // The maximum of each row over this tile.
+    workgroupBarrier();
+//#for r in 0..RPT
+//#for i in 0..32/TX
+    s{{r}}_{{i}} = select(-1e30, s{{r}}_{{i}} * p.scale, j * 32u + tx + {{i*TX}}u <= p{{r}});
+//#end
+    var n{{r}} = s{{r}}_0;
+//#for i in 1..32/TX
+    n{{r}} = max(n{{r}}, s{{r}}_{{i}});
+//#end
+    stage[(ty + {{r*16}}u) * {{TX/4}}u + (tx >> 2u)][tx & 3u] = n{{r}};
+//#end
+    workgroupBarrier();
+//#for r in 0..RPT
     {
-      let key = j * 32u + tx + {{i*8}}u;
-      s0_{{i}} = select(-1e30, s0_{{i}} * p.scale, key <= p0);
-      s1_{{i}} = select(-1e30, s1_{{i}} * p.scale, key <= p1);
-    }
+      var top = stage[(ty + {{r*16}}u) * {{TX/4}}u];
+//#for i in 1..TX/4
+      top = max(top, stage[(ty + {{r*16}}u) * {{TX/4}}u + {{i}}u]);
 //#end
-    red[r0 * 8u + tx] = max(max(s0_0, s0_1), max(s0_2, s0_3));
-    red[r1 * 8u + tx] = max(max(s1_0, s1_1), max(s1_2, s1_3));
-    workgroupBarrier();
-    var n0 = m0;
-    var n1 = m1;
-//#for i in 0..8
-    n0 = max(n0, red[r0 * 8u + {{i}}u]);
-    n1 = max(n1, red[r1 * 8u + {{i}}u]);
+      // A row whose keys in this tile are all masked keeps its maximum; exp2(-1e30 - m) is exactly zero.
+      n{{r}} = max(m{{r}}, max(max(top.x, top.y), max(top.z, top.w)));
+      let f = exp2(m{{r}} - n{{r}});
+      m{{r}} = n{{r}};
+//#for i in 0..32/TX
+      s{{r}}_{{i}} = exp2(s{{r}}_{{i}} - n{{r}});
 //#end
-    workgroupBarrier();
-    // A row whose keys in this tile are all masked keeps its maximum; exp(-1e30 - m) is exactly zero.
-//#for i in 0..4
-    let e0_{{i}} = exp(s0_{{i}} - n0);
-    let e1_{{i}} = exp(s1_{{i}} - n1);
-    sp[r0 * 33u + tx + {{i*8}}u] = e0_{{i}};
-    sp[r1 * 33u + tx + {{i*8}}u] = e1_{{i}};
-//#end
-    red[r0 * 8u + tx] = (e0_0 + e0_1) + (e0_2 + e0_3);
-    red[r1 * 8u + tx] = (e1_0 + e1_1) + (e1_2 + e1_3);
-    workgroupBarrier();
-    var t0 = red[r0 * 8u];
-    var t1 = red[r1 * 8u];
-//#for i in 1..8
-    t0 += red[r0 * 8u + {{i}}u];
-    t1 += red[r1 * 8u + {{i}}u];
-//#end
-    let f0 = exp(m0 - n0);
-    let f1 = exp(m1 - n1);
-    l0 = fma(l0, f0, t0);
-    l1 = fma(l1, f1, t1);
-    m0 = n0;
-    m1 = n1;
-//#for c in 0..D/32
-    o0_{{c}} *= f0;
-    o1_{{c}} *= f1;
-//#end
-//#for c in 0..D/32
-    workgroupBarrier();
-    for (var u = t; u < 256u; u += 128u) {
-      sk[u] = values[base + (u >> 3u) * stride + {{c*8}}u + (u & 7u)];
-    }
-    workgroupBarrier();
-    for (var k = 0u; k < 32u; k++) {
-      let v = sk[k * 8u + tx];
-      o0_{{c}} = fma(vec4<f32>(sp[r0 * 33u + k]), v, o0_{{c}});
-      o1_{{c}} = fma(vec4<f32>(sp[r1 * 33u + k]), v, o1_{{c}});
-    }
-//#end
-  }
-//#for r in 0..2
-  if (r{{r}} < count) {
-    let head = kv * per + r{{r}} % per;
-    let to = (tile.o_row + r{{r}} / per) * p.ldo + head * D4 + tx;
-//#if GATE
-    let gate = (tile.q_row + r{{r}} / per) * p.ld + head * p.q_stride + D4 + tx;
-//#end
-//#for c in 0..D/32
-//#if GATE
-    o[to + {{c*8}}u] = o{{r}}_{{c}} / l{{r}} / (vec4<f32>(1.0) + exp(-q[gate + {{c*8}}u]));
+//#if TX == 8
+      l{{r}} = fma(l{{r}}, f, (s{{r}}_0 + s{{r}}_1) + (s{{r}}_2 + s{{r}}_3));
 //#else
-    o[to + {{c*8}}u] = o{{r}}_{{c}} / l{{r}};
+      l{{r}} = fma(l{{r}}, f, s{{r}}_0 + s{{r}}_1);
+//#end
+//#for c in 0..D/4/TX
+      o{{r}}_{{c}} *= f;
+//#end
+    }
+//#end
+//#for i in 0..32/TX
+//#if RPT == 4
+    sp[(tx + {{i*TX}}u) * 17u + ty] = vec4<f32>(s0_{{i}}, s1_{{i}}, s2_{{i}}, s3_{{i}});
+//#else
+    sp[(tx + {{i*TX}}u) * 17u + ty] = vec2<f32>(s0_{{i}}, s1_{{i}});
 //#end
 //#end
+    for (var v = 0u; v < {{32/VK}}u; v++) {
+      workgroupBarrier();
+//#for i in 0..VL
+      if (t + {{i}}u * THREADS < V4) {
+        stage[t + {{i}}u * THREADS] = nv{{i}};
+      }
+//#end
+      workgroupBarrier();
+      if (v < {{32/VK-1}}u) {
+//#for i in 0..VL
+        {
+          let u = min(t + {{i}}u * THREADS, V4 - 1u);
+          nv{{i}} = values[value_at + ((v + 1u) * {{VK}}u + u / D4) * stride + u % D4];
+        }
+//#end
+      } else if (j < last) {
+        page = pages[tile.page_at + j + 1u] * 32u * stride;
+//#for i in 0..QL
+        nq{{i}} = q[q_{{i}}];
+//#end
+        nk = keys[page + key_at];
+      }
+//#for k in 0..VK
+      {
+        let w = sp[(v * {{VK}}u + {{k}}u) * 17u + ty];
+//#for c in 0..D/4/TX
+        {
+          let b = stage[{{k}}u * D4 + {{c*TX}}u + tx];
+//#for r in 0..RPT
+          o{{r}}_{{c}} = fma(vec4<f32>(w[{{r}}]), b, o{{r}}_{{c}});
+//#end
+        }
+//#end
+      }
+//#end
+    }
+  }
+  // The parts of each row's sum of weights, joined in one order.
+  workgroupBarrier();
+//#for r in 0..RPT
+  stage[(ty + {{r*16}}u) * {{TX/4}}u + (tx >> 2u)][tx & 3u] = l{{r}};
+//#end
+  workgroupBarrier();
+//#for r in 0..RPT
+  {
+    var sum = stage[(ty + {{r*16}}u) * {{TX/4}}u];
+//#for i in 1..TX/4
+    sum += stage[(ty + {{r*16}}u) * {{TX/4}}u + {{i}}u];
+//#end
+    let l = (sum.x + sum.y) + (sum.z + sum.w);
+    let row = ty + {{r*16}}u;
+    if (row < count) {
+      let head = kv * per + row % per;
+      let to = (tile.o_row + row / per) * p.ldo + head * D4 + tx;
+//#if GATE
+      let gate = (tile.q_row + row / per) * p.ld + head * p.q_stride + D4 + tx;
+//#end
+//#for c in 0..D/4/TX
+//#if GATE
+      o[to + {{c*TX}}u] = o{{r}}_{{c}} / l / (vec4<f32>(1.0) + exp(-q[gate + {{c*TX}}u]));
+//#else
+      o[to + {{c*TX}}u] = o{{r}}_{{c}} / l;
+//#end
+//#end
+    }
   }
 //#end
 }

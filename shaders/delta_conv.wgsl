@@ -1,6 +1,5 @@
 // Depthwise causal convolution (4 taps) and SiLU over the channels q | k | v, then for query and key heads the L2 norm (and
-// 1/sqrt(128) for queries). One workgroup a (row, head of 128 channels). The three inputs before a segment's first row come from
-// its convolution state.
+// 1/sqrt(128) for queries). One workgroup a (row, head of 128 channels).
 
 struct Params {
   ld: u32,         // row stride of the input in f32
@@ -9,12 +8,7 @@ struct Params {
   eps: f32,
 }
 
-struct Segment {
-  row: u32,        // first row of the batch
-  rows: u32,
-  state_in: u32,   // state slot before it, 0xffffffff for zeros
-  state_out: u32,  // state slot after it
-}
+//#include delta_input.wgsl
 
 @group(0) @binding(0) var<storage, read> x: array<f32>;            // [rows, ld]
 @group(0) @binding(1) var<storage, read> taps: array<vec4<f32>>;   // [channels]
@@ -24,16 +18,6 @@ struct Segment {
 @group(0) @binding(5) var<uniform> p: Params;
 
 var<workgroup> part: array<f32, 128>;
-
-fn input(row: i32, s: Segment, channel: u32) -> f32 {
-  if (row >= 0) {
-    return x[(s.row + u32(row)) * p.ld + channel];
-  }
-  if (s.state_in == 0xffffffffu) {
-    return 0.0;
-  }
-  return states[(s.state_in * 3u + u32(row + 3)) * p.channels + channel];
-}
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {

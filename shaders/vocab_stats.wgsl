@@ -1,28 +1,24 @@
-// Over one row of full-vocabulary logits: the maximum, the sum of exp(logit - maximum) and the first index of the maximum.
-// One workgroup; each thread runs over its own stripe, then the stripes are joined in a fixed order.
+// Statistics of one row of full-vocabulary logits: of a part of it for each workgroup, the maximum, the sum of
+// exp(logit - maximum) and the first index of the maximum. vocab_join.wgsl joins the parts.
 
 struct Params {
-  n: u32,       // vocabulary
-  at: u32,      // first logit
-  out_at: u32,  // first word of the result: maximum, sum, index
-  token_at: u32, // where the index also goes as the next token
+  n: u32,      // vocabulary
+  at: u32,     // first logit
+  chunk: u32,  // logits a workgroup
 }
 
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
-@group(0) @binding(1) var<storage, read_write> stats: array<u32>;
-@group(0) @binding(2) var<storage, read_write> tokens: array<u32>;
-@group(0) @binding(3) var<uniform> p: Params;
-
-var<workgroup> best: array<f32, 256>;
-var<workgroup> index: array<u32, 256>;
-var<workgroup> sum: array<f32, 256>;
+@group(0) @binding(1) var<storage, read_write> parts: array<vec4<u32>>;  // maximum, sum, index
+@group(0) @binding(2) var<uniform> p: Params;
+//#include vocab_reduce.wgsl
 
 @compute @workgroup_size(256)
-fn main(@builtin(local_invocation_index) t: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
   var m = -3.4e38;
   var at = 0xffffffffu;
   var s = 0.0;
-  for (var i = t; i < p.n; i += 256u) {
+  let end = min(p.n, (group.x + 1u) * p.chunk);
+  for (var i = group.x * p.chunk + t; i < end; i += 256u) {
     let v = logits[p.at + i];
     if (v > m) {
       s = s * exp(m - v) + 1.0;
@@ -32,28 +28,8 @@ fn main(@builtin(local_invocation_index) t: u32) {
       s += exp(v - m);
     }
   }
-  best[t] = m;
-  index[t] = at;
-  sum[t] = s;
-  workgroupBarrier();
-//#for k in 0..8
-  if (t < (128u >> {{k}}u)) {
-    let u = t + (128u >> {{k}}u);
-    let a = best[t];
-    let b = best[u];
-    let top = max(a, b);
-    sum[t] = sum[t] * exp(a - top) + sum[u] * exp(b - top);
-    if (b > a || (b == a && index[u] < index[t])) {
-      index[t] = index[u];
-    }
-    best[t] = top;
-  }
-  workgroupBarrier();
-//#end
+  reduce(t, m, at, s);
   if (t == 0u) {
-    stats[p.out_at] = bitcast<u32>(best[0]);
-    stats[p.out_at + 1u] = bitcast<u32>(sum[0]);
-    stats[p.out_at + 2u] = index[0];
-    tokens[p.token_at] = index[0];
+    parts[group.x] = vec4<u32>(bitcast<u32>(best[0]), bitcast<u32>(sum[0]), index[0], 0u);
   }
 }

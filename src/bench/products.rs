@@ -9,6 +9,7 @@ use crate::gpu::{Gpu, Recorder};
 use crate::kernels::Mat;
 use crate::kernels::linear::{Linear, Rows, Sizes, Tier};
 use crate::kernels::matmul::{Epilogue, ROW_PADDING};
+use crate::kernels::matvec::{Along, Place, matvec};
 use crate::kernels::weight::{Matrix, Part};
 use crate::model::ModelError;
 use crate::quant::{Planes, dequantize, repack_groups};
@@ -53,7 +54,8 @@ pub async fn errors(gpu: &Gpu, model: &str, tiers: &[Tier], options: &Options) -
         seen.push(key);
         let (matrix, values) = upload(gpu, &source, t).await?;
         for &tier in tiers {
-            for rows in [Rows { count, step: false }, Rows { count: 1, step: true }] {
+            // None: a generation step.
+            for rows in [Some(Rows { count }), None] {
                 all.push(error(gpu, tier, t.ty, &matrix, &values, rows).await?);
             }
         }
@@ -90,7 +92,15 @@ async fn upload(gpu: &Gpu, source: &Synthetic, t: &TensorInfo) -> Result<(Matrix
     Ok((Matrix { cols: cols as u32, rows: rows as u32, parts: vec![part] }, values))
 }
 
-async fn error(gpu: &Gpu, tier: Tier, ty: TensorType, w: &Matrix, values: &[f32], rows: Rows) -> Result<ProductError, EngineError> {
+async fn error(
+    gpu: &Gpu,
+    tier: Tier,
+    ty: TensorType,
+    w: &Matrix,
+    values: &[f32],
+    chunk: Option<Rows>,
+) -> Result<ProductError, EngineError> {
+    let rows = chunk.unwrap_or(Rows { count: 1 });
     let (k, n) = (w.cols as usize, w.rows as usize);
     let padded = rows.count.next_multiple_of(ROW_PADDING);
     // Sums of three uniform numbers: as good as normal, which activations after a norm are.
@@ -101,9 +111,14 @@ async fn error(gpu: &Gpu, tier: Tier, ty: TensorType, w: &Matrix, values: &[f32]
     gpu.write(&input, 0, bytemuck::cast_slice(&x));
     let output = gpu.buffer("bench output", u64::from(padded) * n as u64 * 4).await?;
     let mut rec = Recorder::new(gpu).await?;
-    let linear = Linear::new(gpu, tier, Sizes { rows: padded, widest: w.cols, tallest: w.rows }).await?;
-    let made = linear.input(&mut rec, Mat::new(&input, w.cols), rows, w);
-    linear.product(&mut rec, w, made, Mat::new(&output, w.rows), Epilogue::default());
+    let x_rows = Mat::new(&input, w.cols);
+    if chunk.is_none() {
+        matvec(&mut rec, w, Place { x: x_rows, row: 0, y: output.all(), y_at: 0 }, Along::default());
+    } else {
+        let linear = Linear::new(gpu, tier, Sizes { rows: padded, widest: w.cols, tallest: w.rows }).await?;
+        let made = linear.input(&mut rec, x_rows, rows, w);
+        linear.product(&mut rec, w, made, Mat::new(&output, w.rows), Epilogue::default());
+    }
     rec.submit();
     let mut sampled: Vec<u32> = vec![0, rows.count / 2, rows.count - 1];
     sampled.dedup();

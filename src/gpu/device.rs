@@ -73,6 +73,7 @@ struct Inner {
     queue: wgpu::Queue,
     info: GpuInfo,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
+    remembered: Mutex<HashMap<(&'static str, u64), Arc<Kernel>>>,
     fault: Arc<Mutex<Option<GpuError>>>,
     usage: Arc<Usage>,
     #[cfg(test)]
@@ -250,6 +251,7 @@ impl Gpu {
             queue,
             info,
             kernels: Mutex::default(),
+            remembered: Mutex::default(),
             fault,
             usage: Arc::default(),
             #[cfg(test)]
@@ -285,6 +287,10 @@ impl Gpu {
         if !matches!(*fault, Some(GpuError::Lost(_))) {
             *fault = Some(error);
         }
+    }
+
+    pub(super) fn remembered_kernels(&self) -> &Mutex<HashMap<(&'static str, u64), Arc<Kernel>>> {
+        &self.0.remembered
     }
 
     pub(super) fn take_fault(&self) -> Option<GpuError> {

@@ -64,6 +64,18 @@ impl Gpu {
         kernel
     }
 
+    /// The kernel that `make` gave for this key: a file, and a number for what else tells its variants apart. Saves a dispatch from
+    /// writing out names and definitions.
+    pub fn remembered(&self, key: (&'static str, u64), make: impl FnOnce(&Gpu) -> Arc<Kernel>) -> Arc<Kernel> {
+        let lock = || self.remembered_kernels().lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(kernel) = lock().get(&key) {
+            return kernel.clone();
+        }
+        let kernel = make(self);
+        lock().insert(key, kernel.clone());
+        kernel
+    }
+
     fn compile(&self, label: &str, access: &[Access], wgsl: &str) -> Compiled {
         let device = self.device();
         let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {

@@ -9,8 +9,8 @@ use bytemuck::{Pod, Zeroable};
 /// Tokens of a page of the key and value caches, and keys of an attention tile.
 pub const PAGE: u32 = 32;
 
-/// Rows (positions x query heads of a group) a workgroup takes.
-pub const ROWS: u32 = 32;
+/// Rows (positions x query heads of a group) a workgroup may take, each a kernel variant; outputs do not depend on the choice.
+pub const ROWS: [u32; 2] = [32, 64];
 
 /// Head sizes there are kernels for.
 pub const HEAD_DIMS: [u32; 6] = [32, 64, 96, 128, 192, 256];
@@ -23,7 +23,7 @@ pub struct Tile {
     pub q_row: u32,
     /// First row of o.
     pub o_row: u32,
-    /// Positions (at most `ROWS / (heads / kv_heads)`).
+    /// Positions (at most a workgroup's rows / (heads / kv_heads)).
     pub positions: u32,
     /// Absolute position of the first one.
     pub position: u32,
@@ -43,13 +43,37 @@ struct Params {
     scale: f32,
 }
 
-/// The kernel for a head size, with or without the output gate that qwen35 keeps beside each query head.
-pub fn variant(head_dim: u32, gate: bool) -> Variant {
+/// Rows a workgroup should take: the many while they give a large GPU enough workgroups, else the few.
+pub fn rows_for(positions: u32, heads: &Heads) -> u32 {
+    if positions * heads.heads / ROWS[1] >= 256 { ROWS[1] } else { ROWS[0] }
+}
+
+/// The kernel for a head size and `rows` of [`ROWS`], with or without the output gate that qwen35 keeps beside each query head.
+pub fn variant(head_dim: u32, rows: u32, gate: bool) -> Variant {
     use Access::{Read, Write};
+    // Large heads take twice the threads, so that a thread's outputs stay in registers.
+    let tx = if head_dim > 128 { 16 } else { 8 };
+    let threads = 16 * tx;
+    // A stage of values has at most 4 KiB.
+    let vk = match head_dim {
+        0..=32 => 32,
+        33..=64 => 16,
+        65..=128 => 8,
+        _ => 4,
+    };
+    let stage = (4 * (rows + 1) + 4 * 33).max(vk * head_dim / 4).max(rows * tx / 4);
     Variant {
-        label: format!("attention_{head_dim}{}", if gate { "_gate" } else { "" }),
+        label: format!("attention_{head_dim}_{rows}{}", if gate { "_gate" } else { "" }),
         file: "attention.wgsl",
-        defs: Defs::new().with("D", head_dim).with("GATE", u8::from(gate)),
+        defs: Defs::new()
+            .with("D", head_dim)
+            .with("GATE", u8::from(gate))
+            .with("RPT", rows / 16)
+            .with("TX", tx)
+            .with("VK", vk)
+            .with("QL", (4 * rows).div_ceil(threads))
+            .with("VL", (vk * head_dim / 4).div_ceil(threads))
+            .with("STAGE", stage),
         access: vec![Read, Read, Read, Read, Read, Write],
     }
 }
@@ -63,6 +87,8 @@ pub struct Tiles<'a> {
     pub tile_at: u32,
     /// How many.
     pub count: u32,
+    /// Rows a workgroup takes, of [`ROWS`]; positions x query heads of a group of a tile are at most so many.
+    pub rows: u32,
     /// Page table: cache page of each tile of keys, sequence after sequence.
     pub pages: View<'a>,
     /// Sum over tiles of positions x keys, for the cost estimate.
@@ -71,7 +97,8 @@ pub struct Tiles<'a> {
 
 /// `o = softmax(q k^T / sqrt(head_dim)) v` for each tile, with q in the joined rows of `qkv`.
 pub fn attention(rec: &mut Recorder, qkv: Mat<'_>, heads: &Heads, gate: bool, cache: Cache<'_>, tiles: Tiles<'_>, o: Mat<'_>) {
-    let kernel = variant(heads.head_dim, gate).kernel(rec.gpu());
+    let key = u64::from(heads.head_dim << 8 | tiles.rows << 1 | u32::from(gate));
+    let kernel = rec.gpu().remembered(("attention.wgsl", key), |gpu| variant(heads.head_dim, tiles.rows, gate).kernel(gpu));
     let params = Params {
         heads: heads.heads,
         kv_heads: heads.kv_heads,
@@ -79,7 +106,7 @@ pub fn attention(rec: &mut Recorder, qkv: Mat<'_>, heads: &Heads, gate: bool, ca
         q_stride: heads.q_stride / 4,
         ldo: o.ld / 4,
         tile_at: tiles.tile_at,
-        scale: (1.0 / f64::from(heads.head_dim).sqrt()) as f32,
+        scale: (std::f64::consts::LOG2_E / f64::from(heads.head_dim).sqrt()) as f32,
     };
     let views = [qkv.view, cache.keys, cache.values, tiles.tiles, tiles.pages, o.view];
     let cost = 4 * tiles.work * u64::from(heads.heads) * u64::from(heads.head_dim);
@@ -109,24 +136,30 @@ mod tests {
             let (keys, values) = (random.values(slots * kvw), random.values(slots * kvw));
             let rows: [(u32, u32); 6] = [(0, 0), (0, 31), (0, 32), (0, 69), (1, 1), (1, 32)];
             let q = random.values(rows.len() * ld);
-            let per = (ROWS / (heads / kv_heads)).min(2);
-            let mut tiles: Vec<Tile> = Vec::new();
-            for (i, &(s, position)) in (0u32..).zip(&rows) {
-                // Rows 1 and 2 follow each other: one tile.
-                if i == 2 && per > 1 {
-                    continue;
-                }
-                let positions = if i == 1 { per } else { 1 };
-                tiles.push(Tile { q_row: i, o_row: i, positions, position, page_at: s * 3 });
-            }
-            let (kb, vb, qb) = (upload(&gpu, &keys), upload(&gpu, &values), upload(&gpu, &q));
-            let (tb, pb) = (upload(&gpu, &tiles), upload(&gpu, &pages));
+            let (kb, vb, qb, pb) = (upload(&gpu, &keys), upload(&gpu, &values), upload(&gpu, &q), upload(&gpu, &pages));
             let width = (heads * d) as usize;
-            let o = upload(&gpu, &vec![0f32; rows.len() * width]);
-            let input = Tiles { tiles: tb.all(), tile_at: 0, count: tiles.len() as u32, pages: pb.all(), work: 1 };
-            let cache = Cache { keys: kb.all(), values: vb.all() };
-            attention(&mut rec, Mat::new(&qb, ld as u32), &h, gate, cache, input, Mat::new(&o, width as u32));
-            let found: Vec<f32> = download(&mut rec, &o, rows.len() * width);
+            let mut run = |tile_rows: u32, per: u32| -> Vec<f32> {
+                let mut tiles: Vec<Tile> = Vec::new();
+                for (i, &(s, position)) in (0u32..).zip(&rows) {
+                    // Rows 1 and 2 follow each other: one tile.
+                    if i == 2 && per > 1 {
+                        continue;
+                    }
+                    let positions = if i == 1 { per } else { 1 };
+                    tiles.push(Tile { q_row: i, o_row: i, positions, position, page_at: s * 3 });
+                }
+                let tb = upload(&gpu, &tiles);
+                let o = upload(&gpu, &vec![0f32; rows.len() * width]);
+                let input = Tiles { tiles: tb.all(), tile_at: 0, count: tiles.len() as u32, rows: tile_rows, pages: pb.all(), work: 1 };
+                let cache = Cache { keys: kb.all(), values: vb.all() };
+                attention(&mut rec, Mat::new(&qb, ld as u32), &h, gate, cache, input, Mat::new(&o, width as u32));
+                download(&mut rec, &o, rows.len() * width)
+            };
+            let found = run(32, 2);
+            let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            for (tile_rows, per) in [(32, 1), (64, 2), (64, 1)] {
+                assert!(bits(&run(tile_rows, per)) == bits(&found), "d {d}, {tile_rows} rows, {per} positions: other bits");
+            }
             for (r, &(s, position)) in rows.iter().enumerate() {
                 for head in 0..heads as usize {
                     let at = r * ld + head * h.q_stride as usize;

@@ -90,10 +90,13 @@ struct ScanParams {
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct NormParams {
+struct FinishParams {
+    ld: u32,
+    channels: u32,
     ldo: u32,
-    ldz: u32,
-    z_at: u32,
+    rows: u32,
+    heads: u32,
+    segments: u32,
     eps: f32,
 }
 
@@ -101,14 +104,13 @@ fn variant(file: &'static str, access: &[Access]) -> Variant {
     Variant { label: file.trim_end_matches(".wgsl").into(), file, defs: Defs::new(), access: access.to_vec() }
 }
 
-/// The four kernels of a layer.
-pub fn variants() -> [Variant; 4] {
+/// The three kernels of a layer.
+pub fn variants() -> [Variant; 3] {
     use Access::{Read, Write};
     [
         variant("delta_conv.wgsl", &[Read, Read, Read, Read, Write]),
-        variant("delta_conv_state.wgsl", &[Read, Read, Write]),
         variant("delta_scan.wgsl", &[Read, Read, Read, Read, Read, Write, Write]),
-        variant("delta_norm.wgsl", &[Read, Read, Write]),
+        variant("delta_finish.wgsl", &[Read, Read, Read, Write, Write]),
     ]
 }
 
@@ -146,13 +148,12 @@ pub fn delta(
     y: Mat<'_>,
     o: Mat<'_>,
 ) {
-    let [conv, conv_state, scan, norm] = variants().map(|v| v.kernel(rec.gpu()));
+    let kernel = |i: usize| rec.gpu().remembered(("delta", i as u64), |gpu| variants()[i].kernel(gpu));
+    let (conv, scan, finish) = (kernel(0), kernel(1), kernel(2));
     let (channels, rows) = (shape.channels(), u64::from(segments.rows));
     let params = ConvParams { ld: x.ld, channels, key_heads: shape.key_heads, eps: shape.eps };
     let views = [x.view, vectors.conv, states.conv, segments.view, y.view];
     rec.dispatch(&conv, &views, &params, [segments.longest, channels / 128, segments.count], rows * u64::from(channels) * 16);
-    let views = [x.view, segments.view, states.conv];
-    rec.dispatch(&conv_state, &views, &[x.ld, channels], [channels / 128, segments.count, 1], u64::from(channels) * 4);
     let params = ScanParams {
         ld: x.ld,
         alpha_at: shape.alpha_at(),
@@ -163,10 +164,12 @@ pub fn delta(
     };
     let views = [x.view, y.view, vectors.a, vectors.dt, segments.view, states.state, o.view];
     let cost = rows * u64::from(shape.value_heads) * 128 * 128 * 8;
-    rec.dispatch(&scan, &views, &params, [shape.value_heads, segments.count, 1], cost);
-    let params = NormParams { ldo: o.ld, ldz: x.ld, z_at: channels, eps: shape.eps };
-    let views = [x.view, vectors.norm, o.view];
-    rec.dispatch(&norm, &views, &params, [segments.rows, shape.value_heads, 1], rows * u64::from(shape.value_heads) * 128 * 16);
+    rec.dispatch(&scan, &views, &params, [shape.value_heads, 4, segments.count], cost);
+    let heads = shape.value_heads;
+    let params = FinishParams { ld: x.ld, channels, ldo: o.ld, rows: segments.rows, heads, segments: segments.count, eps: shape.eps };
+    let views = [x.view, vectors.norm, segments.view, states.conv, o.view];
+    let behind = (segments.count * channels / 128).div_ceil(heads);
+    rec.dispatch(&finish, &views, &params, [segments.rows + behind, heads, 1], rows * u64::from(heads) * 128 * 16);
 }
 
 #[cfg(test)]

@@ -23,9 +23,22 @@ struct SlotParams {
 struct StatParams {
     n: u32,
     at: u32,
+    chunk: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct JoinParams {
+    parts: u32,
     out_at: u32,
     token_at: u32,
 }
+
+/// Parts a vocabulary is cut into for its statistics.
+const PARTS: u32 = 128;
+
+/// Bytes of scratch for [`vocab_stats`].
+pub const PARTS_BYTES: u64 = PARTS as u64 * 16;
 
 /// The slot kernel for an output matrix of `ty`.
 pub fn slots_variant(ty: TensorType) -> Variant {
@@ -37,14 +50,16 @@ pub fn slots_variant(ty: TensorType) -> Variant {
     }
 }
 
-/// The statistics kernel.
-pub fn stats_variant() -> Variant {
-    Variant {
-        label: "vocab_stats".into(),
-        file: "vocab_stats.wgsl",
+/// The statistics kernel for parts of the vocabulary, and the one that joins them.
+pub fn stats_variants() -> [Variant; 2] {
+    use Access::{Read, Write};
+    let variant = |file: &'static str, access: &[Access]| Variant {
+        label: file.trim_end_matches(".wgsl").into(),
+        file,
         defs: Defs::new(),
-        access: vec![Access::Read, Access::Write, Access::Write],
-    }
+        access: access.to_vec(),
+    };
+    [variant("vocab_stats.wgsl", &[Read, Write]), variant("vocab_join.wgsl", &[Read, Write, Write])]
 }
 
 /// `logits[row_at + m, i] = w[ids[i], :] . h[m, :]` for m < `rows`, i < `count`.
@@ -58,12 +73,29 @@ pub fn slots(rec: &mut Recorder, w: &Matrix, h: Mat<'_>, rows: u32, ids: View<'_
     }
 }
 
-/// Over the `n` logits from `logits[at]`: stores (maximum f32, sum of exp(logit - maximum) f32, first index of the maximum u32) at
-/// `stats[out_at ..]`, and the index also at `tokens[token_at]`.
-#[allow(clippy::too_many_arguments)]
-pub fn vocab_stats(rec: &mut Recorder, logits: View<'_>, at: u32, n: u32, stats: View<'_>, out_at: u32, tokens: View<'_>, token_at: u32) {
-    let kernel = stats_variant().kernel(rec.gpu());
-    rec.dispatch(&kernel, &[logits, stats, tokens], &StatParams { n, at, out_at, token_at }, [1, 1, 1], u64::from(n) * 8);
+/// Where the statistics of a row of logits go.
+#[derive(Debug, Clone, Copy)]
+pub struct StatsOut<'a> {
+    /// Scratch of [`PARTS_BYTES`].
+    pub parts: View<'a>,
+    /// (maximum f32, sum of exp(logit - maximum) f32, first index of the maximum u32) ...
+    pub stats: View<'a>,
+    /// ... from this word on.
+    pub at: u32,
+    /// The index also goes here ...
+    pub tokens: View<'a>,
+    /// ... as this entry.
+    pub token_at: u32,
+}
+
+/// Statistics over the `n` logits from `logits[at]`.
+pub fn vocab_stats(rec: &mut Recorder, logits: View<'_>, at: u32, n: u32, out: StatsOut<'_>) {
+    let kernel = |i: usize| rec.gpu().remembered(("vocab_stats.wgsl", i as u64), |gpu| stats_variants()[i].kernel(gpu));
+    let (stats, join) = (kernel(0), kernel(1));
+    let params = StatParams { n, at, chunk: n.div_ceil(PARTS) };
+    rec.dispatch(&stats, &[logits, out.parts], &params, [PARTS, 1, 1], u64::from(n) * 8);
+    let params = JoinParams { parts: PARTS, out_at: out.at, token_at: out.token_at };
+    rec.dispatch(&join, &[out.parts, out.stats, out.tokens], &params, [1, 1, 1], u64::from(PARTS) * 8);
 }
 
 #[cfg(test)]
@@ -104,7 +136,9 @@ mod tests {
             let (first, second) = (3 + n / 3, 3 + n - 1);
             (logits[first], logits[second]) = (31.0, 31.0);
             let (l, stats, tokens) = (upload(&gpu, &logits), upload(&gpu, &[0u32; 8]), upload(&gpu, &[0u32; 8]));
-            vocab_stats(&mut rec, l.all(), 3, n as u32, stats.all(), 2, tokens.all(), 5);
+            let parts = upload(&gpu, &vec![u32::MAX; PARTS_BYTES as usize / 4]);
+            let out = StatsOut { parts: parts.all(), stats: stats.all(), at: 2, tokens: tokens.all(), token_at: 5 };
+            vocab_stats(&mut rec, l.all(), 3, n as u32, out);
             let words: Vec<u32> = download(&mut rec, &stats, 5);
             assert_eq!((f32::from_bits(words[2]), words[4]), (31.0, first as u32 - 3));
             let sum: f64 = logits[3..].iter().map(|v| (f64::from(*v) - 31.0).exp()).sum();

@@ -1,7 +1,7 @@
 //! The products of a model in one precision tier. A forward pass names inputs and matrices; which kernels run, and in which form an input
 //! is handed over, is decided here, so that a tier adds kernels without touching a pass.
 
-use super::matmul::{Epilogue, matmul_part, matvec};
+use super::matmul::{Epilogue, matmul_part};
 use super::matmul_q8::{matmul_q8, padded, takes};
 use super::quantise::{Form, Quants, Target, quantise};
 use super::rms_norm::rms_norm_to;
@@ -69,9 +69,6 @@ impl std::fmt::Display for Tier {
 pub struct Rows {
     /// How many.
     pub count: u32,
-    /// The single row of a generation step: matrix-vector products. No decision ever reads its states, so that another order of
-    /// summation is allowed there.
-    pub step: bool,
 }
 
 /// The input of one or more products, in the forms that their weights read, until the next input is made.
@@ -131,9 +128,9 @@ impl Linear {
     }
 
     /// Where a kernel puts an input of products with `w`: `y`, 8-bit blocks, or both where the matrix mixes float and integer weights.
-    fn target<'a>(&'a self, y: Mat<'a>, rows: Rows, w: &Matrix) -> Target<'a> {
+    fn target<'a>(&'a self, y: Mat<'a>, w: &Matrix) -> Target<'a> {
         match &self.q8 {
-            Some(q8) if !rows.step && w.parts.iter().any(|p| takes(p.ty)) => Target::q8(q8, y, w.parts.iter().any(|p| !takes(p.ty))),
+            Some(q8) if w.parts.iter().any(|p| takes(p.ty)) => Target::q8(q8, y, w.parts.iter().any(|p| !takes(p.ty))),
             _ => Target::floats(y),
         }
     }
@@ -141,20 +138,20 @@ impl Linear {
     /// RMSNorm of `x` as the input of products with `w`; `y` is scratch of the same shape.
     #[allow(clippy::too_many_arguments)]
     pub fn norm<'a>(&self, rec: &mut Recorder, x: Mat<'_>, weight: View<'_>, eps: f32, y: Mat<'a>, rows: Rows, w: &Matrix) -> Input<'a> {
-        rms_norm_to(rec, x, weight, self.target(y, rows, w), w.cols, rows.count, eps);
+        rms_norm_to(rec, x, weight, self.target(y, w), w.cols, rows.count, eps);
         Input { x: y, rows }
     }
 
     /// silu(gate) * up as the input of products with `w`; `y` is scratch of `w.cols` columns.
     pub fn swiglu<'a>(&self, rec: &mut Recorder, gate_up: Mat<'_>, y: Mat<'a>, rows: Rows, w: &Matrix) -> Input<'a> {
-        swiglu_to(rec, gate_up, self.target(y, rows, w), w.cols, rows.count);
+        swiglu_to(rec, gate_up, self.target(y, w), w.cols, rows.count);
         Input { x: y, rows }
     }
 
     /// What stands in `x` as the input of products with `w`.
     pub fn input<'a>(&self, rec: &mut Recorder, x: Mat<'a>, rows: Rows, w: &Matrix) -> Input<'a> {
         if let Some(q8) = &self.q8
-            && self.target(x, rows, w).form() != Form::Floats
+            && self.target(x, w).form() != Form::Floats
         {
             quantise(rec, x, q8, w.cols, rows.count);
         }
@@ -164,9 +161,6 @@ impl Linear {
     /// `y (+)= x w^T (+ bias)` for each row of an input that was made for `w`.
     pub fn product(&self, rec: &mut Recorder, w: &Matrix, input: Input<'_>, y: Mat<'_>, epilogue: Epilogue<'_>) {
         let Input { x, rows } = input;
-        if rows.step {
-            return matvec(rec, w, x, 0, y.view, 0, epilogue);
-        }
         for part in &w.parts {
             match &self.q8 {
                 Some(q8) if takes(part.ty) => matmul_q8(rec, part, w.blocks(), q8, y, rows.count, epilogue, self.pieces.all()),

@@ -1,4 +1,4 @@
-//! Matrix products with quantised weights: a register-tiled form for many rows and a matrix-vector form for one.
+//! Matrix products with quantised weights, register-tiled, for many rows.
 
 use super::split::{add_parts, split};
 use super::weight::{Matrix, Part, access, defs};
@@ -26,17 +26,6 @@ struct Params {
     bias_at: u32,
     rows: u32,
     span: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct VecParams {
-    n: u32,
-    blocks: u32,
-    x_at: u32,
-    y_at: u32,
-    groups_x: u32,
-    bias_at: u32,
 }
 
 pub(super) fn with_epilogue(ty: TensorType, bias: bool) -> Vec<Access> {
@@ -109,16 +98,6 @@ pub fn matmul_variant(ty: TensorType, tile: u32, store: Store) -> Variant {
     }
 }
 
-/// The matrix-vector product for weights of `ty`.
-pub fn matvec_variant(ty: TensorType, bias: bool, add: bool) -> Variant {
-    Variant {
-        label: format!("matvec_{}{}{}", ty.name(), if bias { "_bias" } else { "" }, if add { "_add" } else { "" }),
-        file: "matvec.wgsl",
-        defs: defs(ty).with("BIAS", u8::from(bias)).with("ADD", u8::from(add)),
-        access: with_epilogue(ty, bias),
-    }
-}
-
 /// What happens to a product before it is stored.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Epilogue<'a> {
@@ -174,20 +153,6 @@ pub fn matmul_part(
     }
 }
 
-/// `y[y_at ..] (+)= w x[row, :] (+ bias)` for one row of x: generation, and the whole vocabulary of one row.
-pub fn matvec(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, row: u32, y: View<'_>, y_at: u32, epilogue: Epilogue<'_>) {
-    for part in &w.parts {
-        let kernel = matvec_variant(part.ty, epilogue.bias.is_some(), epilogue.add).kernel(rec.gpu());
-        let groups_x = part.groups().min(32768);
-        let params =
-            VecParams { n: part.rows, blocks: w.blocks(), x_at: row * x.ld / 4, y_at: y_at + part.first, groups_x, bias_at: part.first };
-        let mut rest = vec![x.view, y];
-        rest.extend(epilogue.bias);
-        let cost = Work::product(1, part.rows, w.cols, part.bytes());
-        rec.dispatch(&kernel, &part.views(&rest), &params, [groups_x, part.groups().div_ceil(groups_x), 1], cost);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::split::scratch;
@@ -240,15 +205,6 @@ mod tests {
                 let wanted: Vec<f64> = (0..rows * n).map(expect).collect();
                 let e = relative(&found, &wanted, &magnitude);
                 assert!(e < 2e-6, "{ty}: {e}");
-
-                let y = upload(&gpu, &before);
-                for row in [0, 36] {
-                    matvec(&mut rec, &w, Mat::new(&x, k as u32), row, y.all(), row * n as u32, epilogue);
-                    let found: Vec<f32> = download(&mut rec, &y, (row as usize + 1) * n);
-                    let at = row as usize * n;
-                    let e = relative(&found[at..], &wanted[at..][..n], &magnitude[at..]);
-                    assert!(e < 2e-6, "matvec {ty}: {e}");
-                }
             }
         }
     }

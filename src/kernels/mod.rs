@@ -1,6 +1,7 @@
 //! One file a kernel: parameters, dispatch, and its test against a reference. The WGSL stands in `shaders/` under the same name.
 
 pub mod attention;
+pub mod attention_step;
 pub mod copy_pages;
 pub mod delta;
 pub mod embed;
@@ -11,6 +12,7 @@ pub mod linear;
 pub mod matmul;
 pub mod matmul_q8;
 pub mod matmul_tensor;
+pub mod matvec;
 pub mod quantise;
 pub mod rms_norm;
 pub mod rope;
@@ -30,10 +32,13 @@ fn shader(name: &str) -> Option<&'static str> {
     Some(match name {
         "add_parts.wgsl" => include_str!("../../shaders/add_parts.wgsl"),
         "attention.wgsl" => include_str!("../../shaders/attention.wgsl"),
+        "attention_join.wgsl" => include_str!("../../shaders/attention_join.wgsl"),
+        "attention_step.wgsl" => include_str!("../../shaders/attention_step.wgsl"),
+        "bits.wgsl" => include_str!("../../shaders/bits.wgsl"),
         "copy_pages.wgsl" => include_str!("../../shaders/copy_pages.wgsl"),
         "delta_conv.wgsl" => include_str!("../../shaders/delta_conv.wgsl"),
-        "delta_conv_state.wgsl" => include_str!("../../shaders/delta_conv_state.wgsl"),
-        "delta_norm.wgsl" => include_str!("../../shaders/delta_norm.wgsl"),
+        "delta_finish.wgsl" => include_str!("../../shaders/delta_finish.wgsl"),
+        "delta_input.wgsl" => include_str!("../../shaders/delta_input.wgsl"),
         "delta_scan.wgsl" => include_str!("../../shaders/delta_scan.wgsl"),
         "embed.wgsl" => include_str!("../../shaders/embed.wgsl"),
         "gather.wgsl" => include_str!("../../shaders/gather.wgsl"),
@@ -57,9 +62,12 @@ fn shader(name: &str) -> Option<&'static str> {
         "tensor_values.wgsl" => include_str!("../../shaders/tensor_values.wgsl"),
         "tensor_weight.wgsl" => include_str!("../../shaders/tensor_weight.wgsl"),
         "to_half.wgsl" => include_str!("../../shaders/to_half.wgsl"),
+        "vocab_join.wgsl" => include_str!("../../shaders/vocab_join.wgsl"),
+        "vocab_reduce.wgsl" => include_str!("../../shaders/vocab_reduce.wgsl"),
         "vocab_stats.wgsl" => include_str!("../../shaders/vocab_stats.wgsl"),
         "weight.wgsl" => include_str!("../../shaders/weight.wgsl"),
         "weight_bytes.wgsl" => include_str!("../../shaders/weight_bytes.wgsl"),
+        "weight_dot.wgsl" => include_str!("../../shaders/weight_dot.wgsl"),
         _ => return None,
     })
 }
@@ -118,14 +126,14 @@ pub fn all_variants() -> Vec<Variant> {
                 all.extend(matmul_q8::TILES.iter().map(|&tile| matmul_q8::variant(ty, tile, store)));
             }
         }
-        for (bias, add) in [(false, false), (true, false), (false, true), (true, true)] {
-            all.push(matmul::matvec_variant(ty, bias, add));
+        for kind in matvec::Kind::ALL {
+            all.extend(matvec::rows_of(kind).iter().map(|&rows| matvec::variant(ty, rows, kind)));
         }
         all.push(embed::variant(ty));
         all.push(head::slots_variant(ty));
     }
     all.extend(delta::variants());
-    all.push(head::stats_variant());
+    all.extend(head::stats_variants());
     for form in quantise::FORMS {
         all.push(rms_norm::variant(form));
         all.push(swiglu::variant(form));
@@ -138,7 +146,11 @@ pub fn all_variants() -> Vec<Variant> {
         all.extend([false, true].map(|norm| rope::variant(pairs, norm)));
     }
     for head_dim in attention::HEAD_DIMS {
-        all.extend([false, true].map(|gate| attention::variant(head_dim, gate)));
+        for rows in attention::ROWS {
+            all.extend([false, true].map(|gate| attention::variant(head_dim, rows, gate)));
+        }
+        all.extend(attention_step::TOGETHER.map(|together| attention_step::variant(head_dim, together)));
+        all.extend([false, true].map(|gate| attention_step::join_variant(head_dim, gate)));
     }
     all
 }

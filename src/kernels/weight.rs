@@ -53,6 +53,8 @@ pub fn defs(ty: TensorType) -> Defs {
         TensorType::Q5_K => (5, "super", 0),
         TensorType::Q6_K => (6, "signed", 32),
     };
+    // 16-byte units of 32 values.
+    let units = if bits < 8 { 1 } else { bits / 4 };
     let b_high = 1;
     let b_scales = b_high + i32::from(high);
     let b_scales2 = b_scales + i32::from(scales);
@@ -60,6 +62,7 @@ pub fn defs(ty: TensorType) -> Defs {
         .with("TYPE", ty.name())
         .with("WIDE", 0)
         .with("BITS", bits)
+        .with("UNITS", units)
         .with("PACKED", u8::from(bits < 8))
         .with("FORM", form)
         .with("CENTRE", centre)

@@ -248,7 +248,7 @@ impl Config {
                 "heads of {head_dim} key and {value_dim} value dimensions; there are kernels for {HEAD_DIMS:?}"
             )));
         }
-        if !heads.is_multiple_of(kv_heads) || heads / kv_heads > ROWS {
+        if !heads.is_multiple_of(kv_heads) || heads / kv_heads > ROWS[0] {
             return Err(ModelError::Unsupported(format!("{heads} query heads for {kv_heads} key heads")));
         }
         let rotated = optional(m.u32(&key("rope.dimension_count")))?.unwrap_or(head_dim);

@@ -5,12 +5,14 @@ use super::config::Config;
 use super::weights::{Layer, Mixer, Weights};
 use super::{ModelError, turns};
 use crate::gpu::{Buffer, Gpu, Recorder, View};
-use crate::kernels::attention::{PAGE, ROWS, Tile, Tiles, attention};
+use crate::kernels::attention::{ROWS, Tile, Tiles, attention, rows_for};
+use crate::kernels::attention_step;
 use crate::kernels::delta::{Segment, Segments, Shape, Vectors, delta};
 use crate::kernels::embed::embed;
 use crate::kernels::gather::gather;
 use crate::kernels::linear::{Input, Linear, Rows, Sizes, Tier};
-use crate::kernels::matmul::{Epilogue, ROW_PADDING, matvec};
+use crate::kernels::matmul::{Epilogue, ROW_PADDING};
+use crate::kernels::matvec::{Along, Place, matvec};
 use crate::kernels::rms_norm::rms_norm;
 use crate::kernels::rope::{Positions, Row, rope};
 use crate::kernels::{Mat, head};
@@ -51,6 +53,11 @@ impl Batch {
         if output && rows > 0 {
             self.outputs.push(row + rows - 1);
         }
+    }
+
+    /// Single rows of one sequence that follow each other, for generation steps.
+    pub(super) fn steps(rows: Vec<BatchRow>, segment: Segment, pages: Vec<u32>) -> Self {
+        Self { rows, segments: vec![segment], pages, ..Self::default() }
     }
 
     /// Entries of its page table.
@@ -108,7 +115,7 @@ pub enum Outputs {
     None,
     /// This many, packed.
     Packed(u32),
-    /// The single row of a generation step.
+    /// All, where they are.
     Same,
 }
 
@@ -120,47 +127,49 @@ struct At {
     token_at: u32,
     tile_at: u32,
     tiles: u32,
+    tile_rows: u32,
     work: u64,
     out_tile_at: u32,
     out_work: u64,
     segments: u32,
     longest: u32,
-    /// A generation step: one row, matrix-vector products.
-    step: bool,
 }
 
 /// Scratch buffers for chunks of up to `max_rows` rows, and the pass over them.
 pub struct Forward {
     max_rows: u32,
     linear: Linear,
-    tokens: Buffer,
-    rows: Buffer,
-    tiles: Buffer,
-    pages: Buffer,
+    pub(super) tokens: Buffer,
+    pub(super) rows: Buffer,
+    pub(super) tiles: Buffer,
+    pub(super) pages: Buffer,
     outputs: Buffer,
-    segments: Buffer,
-    turns: Buffer,
+    pub(super) segments: Buffer,
+    pub(super) turns: Buffer,
     positions: u32,
-    x: Buffer,
+    pub(super) x: Buffer,
     x_out: Buffer,
-    normed: Buffer,
-    projected: Buffer,
-    convolved: Buffer,
-    mixed: Buffer,
-    gate_up: Buffer,
-    hidden: Buffer,
+    pub(super) normed: Buffer,
+    pub(super) projected: Buffer,
+    pub(super) convolved: Buffer,
+    pub(super) mixed: Buffer,
+    pub(super) gate_up: Buffer,
+    pub(super) hidden: Buffer,
     /// Normed final rows `[outputs, dim]`.
-    last: Buffer,
+    pub(super) last: Buffer,
     /// Full-vocabulary logits of one row.
     vocab: Buffer,
     stats: Buffer,
+    vocab_parts: Buffer,
+    /// Pieces of a generation step's attention.
+    pub(super) pieces: Buffer,
 }
 
 /// Bytes allowed for what is small: kernel parameters, answer slots, statistics, rounding of buffer sizes.
 const SMALL: u64 = 1 << 20;
 
 /// Bytes of the input buffers for this many entries.
-const ENTRIES: u32 = 4096;
+pub(super) const ENTRIES: u32 = 4096;
 
 fn joined_columns(config: &Config) -> u32 {
     let attention = config.attention.heads.columns();
@@ -180,7 +189,7 @@ fn sizes(config: &Config, max_rows: u32) -> Sizes {
     }
 }
 
-fn shape(config: &Config) -> Shape {
+pub(super) fn shape(config: &Config) -> Shape {
     let (key_heads, value_heads) = config.delta.map_or((0, 0), |d| (d.key_heads, d.value_heads));
     Shape { key_heads, value_heads, eps: config.eps }
 }
@@ -195,13 +204,15 @@ impl Forward {
     pub fn bytes(config: &Config, tier: Tier, max_rows: u32, max_tokens: u32) -> u64 {
         let entry = 4 + 8 + 2 * size_of::<Tile>() + 16 + 4 + size_of::<Segment>();
         let inputs = u64::from(ENTRIES.max(max_rows)) * entry as u64;
-        let table = u64::from(max_tokens).max(512).next_power_of_two() * u64::from(config.attention.heads.rotated / 2) * 8;
+        let positions = max_tokens.max(512).next_power_of_two();
+        let table = u64::from(positions) * u64::from(config.attention.heads.rotated / 2) * 8;
+        let pieces = attention_step::scratch_bytes(&config.attention.heads, positions);
         let channels = config.delta.map_or(0, |d| d.channels());
         let row = 3 * config.dim + joined_columns(config) + channels + mixed_columns(config) + 3 * config.ffn;
         let rows = padded(max_rows) * (u64::from(row) + u64::from(config.dim)) * 4;
-        // A growing table stands beside the old one of half its size.
+        // What grows with the positions stands beside the old one of half its size.
         let linear = Linear::bytes(tier, sizes(config, max_rows));
-        rows + linear + inputs + table + table / 2 + 2 * u64::from(config.vocab) * 4 + SMALL
+        rows + linear + inputs + (table + pieces) * 3 / 2 + 2 * u64::from(config.vocab) * 4 + SMALL
     }
 
     /// Scratch for chunks of up to `max_rows` rows.
@@ -234,6 +245,8 @@ impl Forward {
             last: matrix("final rows", config.dim).await?,
             vocab: gpu.buffer("vocabulary logits", u64::from(config.vocab) * 4).await?,
             stats: gpu.buffer("vocabulary statistics", 256).await?,
+            vocab_parts: gpu.buffer("parts of the vocabulary statistics", head::PARTS_BYTES).await?,
+            pieces: gpu.buffer("attention pieces", 256).await?,
         })
     }
 
@@ -266,10 +279,11 @@ impl Forward {
         let turns = rec.gpu().buffer("cosines and sines", table.len() as u64 * 8).await?;
         rec.gpu().write(&turns, 0, bytemuck::cast_slice(&table));
         (self.turns, self.positions) = (turns, positions);
+        self.pieces = rec.gpu().buffer("attention pieces", attention_step::scratch_bytes(&config.attention.heads, positions)).await?;
         Ok(())
     }
 
-    fn upload(&self, gpu: &Gpu, batch: &Batch, tiles: &[Tile]) {
+    pub(super) fn upload(&self, gpu: &Gpu, batch: &Batch, tiles: &[Tile]) {
         let tokens: Vec<u32> = batch.rows.iter().map(|r| r.token).collect();
         let rows: Vec<Row> = batch.rows.iter().map(|r| r.row).collect();
         gpu.write(&self.tokens, 0, bytemuck::cast_slice(&tokens));
@@ -285,8 +299,9 @@ impl Forward {
     /// # Errors
     /// A batch larger than the scratch, or a page table larger than its buffer: split it.
     pub fn run(&self, rec: &mut Recorder, config: &Config, weights: &Weights, cache: &Cache, batch: &Batch) -> Result<(), ModelError> {
-        let per_tile = (ROWS / (config.attention.heads.heads / config.attention.heads.kv_heads)).max(1);
-        let (mut tiles, work) = batch.tiles(per_tile);
+        let heads = &config.attention.heads;
+        let tile_rows = rows_for(batch.rows.len() as u32, heads);
+        let (mut tiles, work) = batch.tiles((tile_rows / (heads.heads / heads.kv_heads)).max(1));
         let (out_tiles, out_work) = batch.output_tiles();
         let (count, out_tile_at) = (tiles.len() as u32, tiles.len() as u32);
         tiles.extend(out_tiles);
@@ -300,53 +315,10 @@ impl Forward {
         self.upload(rec.gpu(), batch, &tiles);
         let longest = batch.segments.iter().map(|s| s.rows).max().unwrap_or(0);
         let segments = batch.segments.len() as u32;
-        let at = At { rows, row_at: 0, token_at: 0, tile_at: 0, tiles: count, work, out_tile_at, out_work, segments, longest, step: false };
+        let at = At { rows, row_at: 0, token_at: 0, tile_at: 0, tiles: count, tile_rows, work, out_tile_at, out_work, segments, longest };
         let outputs = if batch.outputs.is_empty() { Outputs::None } else { Outputs::Packed(batch.outputs.len() as u32) };
         self.layers(rec, config, weights, cache, at, outputs);
         Ok(())
-    }
-
-    /// Records `steps` greedy generation steps for a sequence whose room is reserved, the first one with `token`. The chosen tokens come to
-    /// stand at `tokens[1 ..= steps]`; read them with [`Forward::chosen`].
-    #[allow(clippy::too_many_arguments)]
-    pub fn generate(
-        &self,
-        rec: &mut Recorder,
-        config: &Config,
-        weights: &Weights,
-        cache: &Cache,
-        sequence: &mut Sequence,
-        token: u32,
-        steps: u32,
-    ) {
-        let mut inputs = Batch { pages: sequence.pages.clone(), ..Batch::default() };
-        let mut tiles = Vec::new();
-        inputs.segments.push(Segment { row: 0, rows: 1, state_in: sequence.state_in(), state_out: sequence.state_out() });
-        for i in 0..steps {
-            let position = sequence.len + i;
-            inputs.rows.push(BatchRow { token, row: Row { position, slot: sequence.slot(position) } });
-            tiles.push(Tile { q_row: 0, o_row: 0, positions: 1, position, page_at: 0 });
-        }
-        self.upload(rec.gpu(), &inputs, &tiles);
-        for i in 0..steps {
-            let work = u64::from(sequence.len + i) + 1;
-            let at = At {
-                rows: 1,
-                row_at: i,
-                token_at: i,
-                tile_at: i,
-                tiles: 1,
-                work,
-                out_tile_at: i,
-                out_work: work,
-                segments: 1,
-                longest: 1,
-                step: true,
-            };
-            self.layers(rec, config, weights, cache, at, Outputs::Same);
-            self.vocabulary(rec, weights, 0, i + 1);
-        }
-        sequence.advance(steps);
     }
 
     fn layers(&self, rec: &mut Recorder, config: &Config, weights: &Weights, cache: &Cache, at: At, outputs: Outputs) {
@@ -355,7 +327,7 @@ impl Forward {
         embed(rec, &weights.embedding, self.tokens.all(), at.token_at, x, at.rows);
         let last = weights.layers.len() - 1;
         let mut x = x;
-        let mut rows = Rows { count: at.rows, step: at.step };
+        let mut rows = Rows { count: at.rows };
         for (i, layer) in weights.layers.iter().enumerate() {
             let input = self.linear.norm(rec, x, layer.mixer_norm.view(), eps, normed, rows, layer.mixer.input());
             let packed = if i == last { outputs } else { Outputs::Same };
@@ -392,7 +364,7 @@ impl Forward {
     ) -> bool {
         let x_out = Mat::new(&self.x_out, config.dim);
         let residual = Epilogue { add: true, bias: None };
-        let rows = Rows { count: at.rows, step: at.step };
+        let rows = Rows { count: at.rows };
         match (&layer.mixer, cache.attention(i), cache.delta(i)) {
             (Mixer::Attention { qkv, bias, norms, out }, Some(kv), _) => {
                 let a = &config.attention;
@@ -403,18 +375,19 @@ impl Forward {
                 let norms = norms.as_ref().map(|(q, k)| (q.view(), k.view()));
                 let positions = Positions { rows: self.rows.all(), row_at: at.row_at, turns: self.turns.all() };
                 rope(rec, projected, &a.heads, a.pairs, norms, config.eps, positions, kv, at.rows);
-                let tiles = |tile_at, count, work| Tiles { tiles: self.tiles.all(), tile_at, count, pages: self.pages.all(), work };
+                let tiles =
+                    |tile_at, count, rows, work| Tiles { tiles: self.tiles.all(), tile_at, count, rows, pages: self.pages.all(), work };
                 match outputs {
                     Outputs::None => return true,
                     Outputs::Same => {
-                        attention(rec, projected, &a.heads, a.gated, kv, tiles(at.tile_at, at.tiles, at.work), mixed);
+                        attention(rec, projected, &a.heads, a.gated, kv, tiles(at.tile_at, at.tiles, at.tile_rows, at.work), mixed);
                         let mixed = self.linear.input(rec, mixed, rows, out);
                         self.linear.product(rec, out, mixed, x, residual);
                     }
                     Outputs::Packed(count) => {
-                        attention(rec, projected, &a.heads, a.gated, kv, tiles(at.out_tile_at, count, at.out_work), mixed);
+                        attention(rec, projected, &a.heads, a.gated, kv, tiles(at.out_tile_at, count, ROWS[0], at.out_work), mixed);
                         gather(rec, x, self.outputs.all(), 0, x_out, config.dim, count);
-                        let mixed = self.linear.input(rec, mixed, Rows { count, ..rows }, out);
+                        let mixed = self.linear.input(rec, mixed, Rows { count }, out);
                         self.linear.product(rec, out, mixed, x_out, residual);
                     }
                 }
@@ -450,8 +423,10 @@ impl Forward {
     /// The same with the statistics at `stats[at ..]` (three words).
     pub fn vocabulary_into(&self, rec: &mut Recorder, weights: &Weights, row: u32, token_at: u32, stats: View<'_>, at: u32) {
         let head = weights.head();
-        matvec(rec, head, Mat::new(&self.last, head.cols), row, self.vocab.all(), 0, Epilogue::default());
-        head::vocab_stats(rec, self.vocab.all(), 0, head.rows, stats, at, self.tokens.all(), token_at);
+        let place = Place { x: Mat::new(&self.last, head.cols), row, y: self.vocab.all(), y_at: 0 };
+        matvec(rec, head, place, Along::default());
+        let out = head::StatsOut { parts: self.vocab_parts.all(), stats, at, tokens: self.tokens.all(), token_at };
+        head::vocab_stats(rec, self.vocab.all(), 0, head.rows, out);
     }
 
     /// Final rows `[outputs, dim]` of the last [`Forward::run`].
@@ -467,15 +442,5 @@ impl Forward {
     /// Maximum, sum of exponentials and argmax of the last [`Forward::vocabulary`].
     pub fn vocab_stats(&self) -> View<'_> {
         self.stats.range(0, 12)
-    }
-
-    /// The tokens that [`Forward::generate`] chose.
-    pub fn chosen(&self, steps: u32) -> View<'_> {
-        self.tokens.range(4, u64::from(steps) * 4)
-    }
-
-    /// Generation steps that can be in flight together.
-    pub fn max_steps() -> u32 {
-        ENTRIES.min(PAGE * 8) - 1
     }
 }

@@ -5,6 +5,7 @@ mod config;
 mod error;
 mod forward;
 mod plan;
+mod step;
 mod stream;
 mod turns;
 mod weights;

@@ -15,10 +15,10 @@ use crate::quant::dequantize;
 const MOST: usize = 83;
 
 pub async fn check(lab: &mut Lab, ty: TensorType, cols: usize) -> Result<(), GpuError> {
-    let bytes = blocks(lab, ty, cols);
+    let bytes = blocks(lab, ty, ROWS, cols);
     let mut w = vec![0.0f32; ROWS * cols];
     dequantize(ty, &bytes, &mut w).map_err(broken)?;
-    let matrix = upload(lab, ty, cols, &bytes).await?;
+    let matrix = upload(lab, ty, ROWS, cols, &bytes).await?;
     let x = lab.numbers(MOST * cols, 1.0);
     let (bx, bias, before) = (lab.buffer(&x).await?, lab.numbers(ROWS, 1.0), lab.numbers(MOST * 128, 1.0));
     let bbias = lab.buffer(&bias).await?;

@@ -11,6 +11,7 @@ mod lab;
 mod pace;
 mod products;
 mod rows;
+mod vectors;
 
 use super::matmul_q8;
 use crate::gguf::TensorType;
@@ -30,7 +31,7 @@ pub struct Check {
 }
 
 /// How many checks there are, for progress bars.
-pub const COUNT: usize = 136;
+pub const COUNT: usize = 212;
 
 /// Runs all checks; `seen` hears of each as it is done.
 ///
@@ -51,10 +52,12 @@ pub async fn run(gpu: &Gpu, seen: &mut dyn FnMut(&Check)) -> Result<Vec<Check>, 
             products::check(&mut lab, ty, 512).await?;
             eight::check(&mut lab, ty, 512).await?;
         }
+        vectors::check(&mut lab, ty).await?;
         lab.hand_over(&mut all, seen);
     }
     for head_dim in super::attention::HEAD_DIMS {
         attention::check(&mut lab, head_dim).await?;
+        attention::check_step(&mut lab, head_dim).await?;
         lab.hand_over(&mut all, seen);
     }
     delta::check(&mut lab).await?;
@@ -90,7 +93,8 @@ mod tests {
             "matmul_Q8_0_64x64_parts",
             "matmul_q8_Q8_0_48x128_parts",
             "add_parts_add",
-            "matvec_Q8_0_add",
+            "matvec_Q8_0_8_add",
+            "matvec_Q8_0_8_norm_bias",
         ] {
             assert!(seen.contains(label), "{label}");
         }
