@@ -86,10 +86,12 @@ pub enum Command {
     Cancel { job: u32 },
 }
 
-/// How a model is loaded; nothing here changes a bit of a result.
-#[derive(Serialize, Deserialize, Debug, Clone, Copy, Default, PartialEq)]
+/// How a model is loaded. But for the precision nothing here changes a bit of a result.
+#[derive(Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LoadChoice {
+    /// `exact`, `fast`, `tensor` or `auto`; none chooses as `auto` does.
+    pub precision: Option<String>,
     /// Longest prompt in tokens.
     pub max_tokens: Option<u32>,
     /// Rows of a chunk.

@@ -8,7 +8,7 @@ const MODELS = FULL
   : ['qwen3-tiny-Q4_K', 'qwen35-tiny-real'];
 
 /** Runs in the page: everything for one model. Returns what it compared, in words; throws where a bit differs. */
-async function everyPath({ url, full }) {
+async function everyPath({ url, full, precision }) {
   const { semif } = window;
   const labels = Array.from({ length: 20 }, (_, i) => 32 + i);
   const random = (seed) => {
@@ -45,7 +45,8 @@ async function everyPath({ url, full }) {
   const pick = (from, order) => order.map((i) => from[i]);
   let wanted;
   for (const chunk of [64, 16, 256, 1024]) {
-    await semif.load(url, { chunk });
+    const model = await semif.load(url, { chunk, precision });
+    if (model.precision !== precision) throw new Error(`loaded in ${model.precision} precision`);
     wanted ??= (await semif.logits(all.slice(0, compared), labels)).map(bits);
     const words = (path) => `chunks of ${chunk}, ${path}`;
     const shared = async (order, reused, path) => {
@@ -174,7 +175,11 @@ export default function ({ browser, home, model }) {
     }
   };
   const tests = {};
-  for (const name of MODELS) tests[`bits on every path of ${name}`] = () => withPage(everyPath, { url: model(`${name}.gguf`), full: FULL });
+  for (const name of MODELS) {
+    for (const precision of ['exact', ...(FULL ? ['fast'] : [])]) {
+      tests[`bits on every path of ${name}, ${precision}`] = () => withPage(everyPath, { url: model(`${name}.gguf`), full: FULL, precision });
+    }
+  }
   for (const name of ['qwen3-tiny-Q8_0', 'qwen35-tiny-real']) {
     tests[`bits of questions, orders and open states, ${name}`] = () => withPage(everyText, { url: model(`${name}.gguf`) });
     tests[`clicks are answered while a batch runs, ${name}`] = () => withPage(clicksInBetween, { url: model(`${name}.gguf`) });

@@ -53,7 +53,7 @@ fn load(source: JsValue, _: JsValue, options: &Options) -> Made {
         Ok(file) => ModelSource::File { file },
         Err(url) => ModelSource::Url { url: url.as_string().ok_or("load() takes an address or a File")? },
     };
-    Ok(Command::Load { source, options: options.load })
+    Ok(Command::Load { source, options: options.load.clone() })
 }
 
 /// What the last argument may say.
@@ -75,6 +75,7 @@ impl Options {
             orderings: get("orderings").as_string(),
             limit: number("limit").map_or(shared.limit, |limit| limit as u32),
             load: LoadChoice {
+                precision: get("precision").as_string(),
                 max_tokens: number("maxTokens").map(|n| n as u32),
                 chunk: number("chunk").map(|n| n as u32),
                 cache_bytes: number("cacheBytes"),

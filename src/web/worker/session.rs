@@ -8,7 +8,7 @@ use super::ask;
 use super::job::{Job, cancelled, now, scope, sleep};
 use super::source::WebSource;
 use crate::decision::{Json, ModelRef, Wording};
-use crate::engine::{Ask, Engine, EngineError, ErrorKind, LoadOptions, LoadProgress, PrefixUse, StateId, grown, state_tokens};
+use crate::engine::{Ask, Engine, EngineError, ErrorKind, LoadOptions, LoadProgress, Precision, PrefixUse, StateId, grown, state_tokens};
 use crate::gguf::{ByteSource, SourceError};
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::kernels::selftest;
@@ -233,7 +233,9 @@ impl Session {
         self.load += 1;
         let bytes = WebSource::open(source, job).await?;
         let usual = LoadOptions::default();
+        let precision = choice.precision.as_deref().map(str::parse::<Precision>).transpose().map_err(ask::input)?;
         let options = LoadOptions {
+            precision: precision.unwrap_or(usual.precision),
             max_tokens: choice.max_tokens.unwrap_or(usual.max_tokens),
             chunk: choice.chunk.unwrap_or(usual.chunk),
             cache_bytes: choice.cache_bytes.map(|bytes| bytes.max(0.0) as u64),
