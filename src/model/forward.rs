@@ -204,7 +204,7 @@ impl Forward {
     pub fn bytes(config: &Config, tier: Tier, max_rows: u32, max_tokens: u32) -> u64 {
         let entry = 4 + 8 + 2 * size_of::<Tile>() + 16 + 4 + size_of::<Segment>();
         let inputs = u64::from(ENTRIES.max(max_rows)) * entry as u64;
-        let positions = max_tokens.max(512).next_power_of_two();
+        let positions = max_tokens.max(512).checked_next_power_of_two().unwrap_or(1 << 31);
         let table = u64::from(positions) * u64::from(config.attention.heads.rotated / 2) * 8;
         let pieces = attention_step::scratch_bytes(&config.attention.heads, positions);
         let channels = config.delta.map_or(0, |d| d.channels());
