@@ -289,6 +289,11 @@ impl Gpu {
         }
     }
 
+    /// Is there a fault that nobody has heard of yet?
+    pub(super) fn faulty(&self) -> bool {
+        self.0.fault.lock().unwrap_or_else(|e| e.into_inner()).is_some()
+    }
+
     pub(super) fn remembered_kernels(&self) -> &Mutex<HashMap<(&'static str, u64), Arc<Kernel>>> {
         &self.0.remembered
     }

@@ -232,10 +232,14 @@ impl Recorder {
             self.gpu.note(error);
             return self.discard();
         }
-        let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
         if !self.bytes.is_empty() {
             self.gpu.write(&self.params, 0, &self.bytes);
         }
+        // An upload that failed leaves old indices behind, and native kernels do not check theirs: nothing runs until the fault is heard.
+        if self.gpu.faulty() {
+            return self.discard();
+        }
+        let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
         let mut stamps = self.profile.as_ref().map(|_| Stamps::new(&self.gpu, self.steps.len()));
         let mut steps = self.steps.drain(..).peekable();
         while let Some(step) = steps.next() {
