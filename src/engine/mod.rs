@@ -165,7 +165,8 @@ impl Engine {
             cache_budget = cache_budget.min(available - info.memory.total() + info.memory.cache);
         }
         let allocated = now_seconds();
-        let (weights, loading) = Weights::allocate(gpu, source, &config, &plan).await?;
+        let mut upload = |p: UploadProgress| progress(LoadProgress::Weights { done: p.done, total: p.total });
+        let (weights, loading) = Weights::allocate(gpu, source, &config, &plan, &mut upload).await?;
         let mut engine = Engine {
             gpu: gpu.clone(),
             rec: Recorder::new(gpu).await?,

@@ -119,19 +119,21 @@ impl Weights {
     }
 
     /// Takes the GPU memory of everything in `plan`. The weights are zero until [`Loading::stream`] has filled them. On any error all memory
-    /// taken so far is given back.
+    /// taken so far is given back. `progress` hears before each matrix and may stop it.
     ///
     /// # Errors
-    /// Out of memory; RoPE factors that cannot be read or are none.
+    /// Out of memory; RoPE factors that cannot be read or are none; `progress` asked to stop.
     pub async fn allocate(
         gpu: &Gpu,
         source: &impl ByteSource,
         config: &Config,
         plan: &ModelPlan,
+        progress: &mut dyn FnMut(UploadProgress) -> ControlFlow<()>,
     ) -> Result<(Weights, Loading), ModelError> {
         let vectors: u64 = plan.vectors().map(vector_bytes).sum();
         let arena = Arc::new(gpu.buffer("vectors", vectors).await?);
-        let mut place = Placing { gpu, pieces: Vec::new(), arena, arena_at: 0 };
+        let total = plan.source_bytes();
+        let mut place = Placing { gpu, pieces: Vec::new(), arena, arena_at: 0, progress, total };
         let embedding = place.matrix(&plan.embedding).await?;
         let output = match &plan.output {
             Some(p) => Some(place.matrix(p).await?),
@@ -187,10 +189,15 @@ struct Placing<'a> {
     pieces: Vec<Piece>,
     arena: Arc<Buffer>,
     arena_at: u64,
+    progress: &'a mut dyn FnMut(UploadProgress) -> ControlFlow<()>,
+    total: u64,
 }
 
 impl Placing<'_> {
     async fn matrix(&mut self, plan: &MatrixPlan) -> Result<Matrix, ModelError> {
+        if (self.progress)(UploadProgress { done: 0, total: self.total }).is_break() {
+            return Err(ModelError::Cancelled);
+        }
         let mut parts = Vec::new();
         for p in &plan.parts {
             let buffer = Arc::new(self.gpu.buffer(&plan.label, p.bytes).await?);
