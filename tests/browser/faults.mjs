@@ -89,8 +89,12 @@ export default function (world) {
       await notice(page, 'the stored model is damaged');
       await page.waitForFunction(() => !document.querySelector('#kept'));
       await loadFile(page, models);
+      // The list on the page is older than what happens to the storage now.
+      await page.click('text=Change model');
+      await page.waitForSelector('#kept li');
+      await page.waitForTimeout(500);
       await page.evaluate(async () => (await navigator.storage.getDirectory()).removeEntry('models', { recursive: true }));
-      await use(page);
+      await page.locator('#kept li', { hasText: TINY }).getByText('Use').click();
       await notice(page, 'the stored model is gone');
       await page.waitForFunction(() => !document.querySelector('#kept'));
       await loadFile(page, models);

@@ -102,6 +102,8 @@ export default function (world) {
       check(new Set(asked().map((entry) => entry.range)).size >= 4, `requests so far: ${asked().map((entry) => entry.range)}`);
       await page.click('#pause-load');
       await page.waitForFunction(() => /^paused at/.test(document.querySelector('.tile .tile-words').textContent));
+      // The worker hears of it a moment later.
+      await page.waitForTimeout(2000);
       const before = asked().length;
       await page.waitForTimeout(1500);
       equal(asked().length, before, 'requests while it is paused');
