@@ -31,6 +31,8 @@ export async function openBrowser({ flags = WEBGPU, ...options } = {}) {
 /** A page that collects what goes wrong on it. `draft` is what was typed on an earlier visit. */
 export async function openPage(context, url, draft) {
   const page = await context.newPage();
+  // A machine that builds something else meanwhile draws a frame when it can.
+  page.setDefaultTimeout(120_000);
   if (draft) await page.addInitScript((draft) => { localStorage.getItem('semif.draft') ?? localStorage.setItem('semif.draft', draft); }, JSON.stringify(draft));
   page.faults = [];
   page.requests = [];
