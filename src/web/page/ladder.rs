@@ -100,7 +100,7 @@ pub fn LadderList(shared: Shared, choose: impl Fn(Rung) + Copy + Send + Sync + '
             let quality = model.quality;
             let facts = move || {
                 let time = shared.pace.get().map_or(String::new(), |pace| format!(", about {} a decision here", format::about(expected(model, pace))));
-                format!("right on {:.0}, {:.0} and {:.0} of 100{time}", quality.authored144 * 100.0, quality.perturbed108 * 100.0, quality.typesafe102 * 100.0)
+                format!("Right on {:.0}, {:.0} and {:.0} of 100{time}", quality.authored144 * 100.0, quality.perturbed108 * 100.0, quality.typesafe102 * 100.0)
             };
             view! {
                 <li class:suggested=marked>
