@@ -20,7 +20,7 @@ type Made = Result<Command, JsValue>;
 pub fn install(shared: Shared) {
     let Some(window) = web_sys::window() else { return };
     let hook = Object::new();
-    let mut add = |name: &str, make: fn(JsValue, JsValue, &Options) -> Made, options_at: usize| {
+    let add = |name: &str, make: fn(JsValue, JsValue, &Options) -> Made, options_at: usize| {
         function(&hook, name, make, options_at, shared);
     };
     add("device", |_, _, _| Ok(Command::Probe), 0);
