@@ -33,7 +33,7 @@ export default function ({ browser, home, model, models }) {
       check(rows.length >= 4, 'the reference has fewer rows than expected');
       const labels = rows[0].logits.f64.map((_, id) => id);
       const found = await page.evaluate(async ([url, tokens, labels]) => {
-        await window.semif.load(url);
+        await window.semif.load(url, { precision: 'exact' });
         return window.semif.logits(tokens, labels);
       }, [model(oracle.file), rows.map((row) => row.tokens), labels]);
       const errors = rows.map((row, i) => farthest(found[i], row.logits.f64));
@@ -45,7 +45,7 @@ export default function ({ browser, home, model, models }) {
     const oracle = read('real-smollm2');
     const prompt = oracle.prompts.reduce((a, b) => (a.n_tokens <= b.n_tokens ? a : b));
     const [found] = await page.evaluate(async ([url, tokens, labels]) => {
-      await window.semif.load(url);
+      await window.semif.load(url, { precision: 'exact' });
       return window.semif.logits([tokens], labels);
     }, [model(oracle.file), prompt.tokens, prompt.label_ids]);
     const error = farthest(found, prompt.labels.f64);
