@@ -72,7 +72,7 @@ def check_greedy(program, models):
     want = json.loads((ORACLE / 'real-greedy.json').read_text(encoding='utf-8'))
     generation = want['generations'][0]
     expected = generation['greedy']['llama_f32']
-    out, _ = run(program, 'generate', '--gguf', models / want['file'], '--tokens', ','.join(map(str, generation['tokens'])),
+    out, _ = run(program, 'generate', '--precision', 'exact', '--gguf', models / want['file'], '--tokens', ','.join(map(str, generation['tokens'])),
                  '--max-new', len(expected['tokens']), '--json')
     reply = json.loads(out)
     got = reply['tokens']

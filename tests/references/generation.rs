@@ -24,7 +24,7 @@ fn greedy_tokens_are_the_references() {
         let (tokens, gaps) = (ids(&expected["tokens"]), numbers(&expected["gap"]));
         let count = tokens.len().to_string();
         let model = model.to_str().expect("a UTF-8 path");
-        let out = run(["generate", "--gguf", model, "--tokens", &prompt.join(","), "--max-new", &count, "--json"]);
+        let out = run(["generate", "--gguf", model, "--tokens", &prompt.join(","), "--max-new", &count, "--precision", "exact", "--json"]);
         let reply: Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}"));
         let got = ids(&reply["tokens"]);
         if let Some(step) = unexcused(&got, &tokens, &gaps) {
