@@ -4,6 +4,7 @@
 #   check.sh stage FOLDER    keeps a folder's files for the later steps
 #   check.sh native          doctor, the references and timings with the native program
 #   check.sh full            a full-size synthetic model, made there: its reference and timings
+#   check.sh chrome-full     full-size synthetic models in real Chromium: reference, wall times
 #   check.sh chrome [NAME]   the browser tests (those whose name contains NAME) in real Chromium on the GPU
 #
 # Files stay in $KEEP (/root/semif-keep); figures and logs go to $OUT (./device-out). Exit code 0 only if all held.
@@ -69,7 +70,7 @@ full() {
   python3 scripts/device/check.py --semif "$KEEP/semif" --models "$KEEP/models" --full "$KEEP" --out "$OUT/full.json" 2>&1 | tee "$OUT/full.txt"
 }
 
-chrome() {
+browser() {
   loaders
   prepare_models
   if ! [ -d "$KEEP/browser" ]; then
@@ -88,12 +89,27 @@ chrome() {
   export CHROMIUM=$KEEP/chromium NODE_PATH=$KEEP/browser/node_modules SEMIF_TEST_MODELS=$KEEP/models SEMIF_BIN=$KEEP/semif SEMIF_SHOTS=$OUT
   export SEMIF_LONGEST=300 SEMIF_BITS=full # a GPU has time for every length of the references and every path
   export SEMIF_CHROMIUM_FLAGS="--enable-unsafe-webgpu --enable-features=Vulkan,VulkanFromANGLE,DefaultANGLEVulkan --use-angle=vulkan --ignore-gpu-blocklist --disable-vulkan-surface --enable-webgpu-developer-features"
-  local node=$KEEP/browser/node
+  node=$KEEP/browser/node
   "$node" --version >/dev/null 2>&1 || node="env LD_LIBRARY_PATH=$KEEP/browser/lib $node"
+}
+
+chrome() {
+  browser
   $node tests/browser/run.mjs "$KEEP/page" "$@" 2>&1 | tee "$OUT/chrome.txt"
 }
 
+chrome-full() {
+  browser
+  local name
+  for name in qwen3 qwen35; do
+    local file=$KEEP/models/$name-full-real.gguf
+    [ -e "$file" ] || python3 tests/tools/synth_gguf.py "$name" full "$file" --mix real --seed 1 --vocab-src "$KEEP/vocab_qwen2.gguf" &
+  done
+  wait
+  $node scripts/device/chrome-full.mjs "$KEEP/page" "$KEEP/models" "$KEEP" 2>&1 | tee "$OUT/chrome-full.txt"
+}
+
 case ${1:-} in
-  stage | native | full | chrome) "$@" ;;
-  *) sed -n '2,9s/^# \{0,1\}//p' "$0"; [ -z "${1:-}" ] || [ "$1" = --help ] || exit 2 ;;
+  stage | native | full | chrome | chrome-full) "$@" ;;
+  *) sed -n '2,10s/^# \{0,1\}//p' "$0"; [ -z "${1:-}" ] || [ "$1" = --help ] || exit 2 ;;
 esac

@@ -1,0 +1,73 @@
+// The full-size synthetic models in real Chromium on a GPU, through window.semif: difference from the reference, wall times seen by the
+// page, one state with 21 questions, the longest task of the page's main thread. Called by check.sh chrome-full.
+//
+//   node scripts/device/chrome-full.mjs DIST MODELS REFERENCES
+//
+// MODELS has the GGUF files, REFERENCES their full-*.json. Prints one JSON object a model and tier.
+import fs from 'node:fs';
+import path from 'node:path';
+import { serve } from '../../tests/browser/server.mjs';
+import { openBrowser, openPage } from '../../tests/browser/harness.mjs';
+
+const [dist, models, references] = process.argv.slice(2);
+const server = await serve({ '/page/': dist, '/models/': models });
+const browser = await openBrowser();
+
+/** Runs in the page. */
+async function measure({ url, rows, labels, precision }) {
+  const longest = { task: 0 };
+  new PerformanceObserver((list) => { for (const entry of list.getEntries()) longest.task = Math.max(longest.task, entry.duration); }).observe({ entryTypes: ['longtask'] });
+  const { semif } = window;
+  const median = (list) => [...list].sort((a, b) => a - b)[list.length >> 1];
+  const timed = async (count, work) => {
+    const times = [];
+    for (let i = 0; i < count; i += 1) {
+      const start = performance.now();
+      await work(i);
+      times.push(performance.now() - start);
+    }
+    return +median(times.slice(1)).toFixed(1);
+  };
+  const start = performance.now();
+  const model = await semif.load(url, { precision });
+  const loadSeconds = (performance.now() - start) / 1e3;
+  const token = (i) => 1000 + ((i * 7919) % 50000);
+  const prompt = (n, salt) => Array.from({ length: n }, (_, i) => token(i + salt));
+  const found = await semif.logits(rows.map((row) => row.tokens), labels);
+  const out = { precision: model.precision, load_s: +loadSeconds.toFixed(1) };
+  out.off = Math.max(...rows.map((row, i) => Math.max(...row.wanted.map((w, k) => Math.abs(found[i][k] - w)))));
+  for (const [n, count] of [[150, 10], [512, 6], [2048, 4]]) out[`pp${n}_ms`] = await timed(count, (i) => semif.logits([prompt(n, i)], [32, 33]));
+  const state = prompt(1812, 5);
+  const asks = Array.from({ length: 21 }, (_, i) => [...state, ...prompt(78, 3000 + 100 * i)]);
+  out.shared_ms = await timed(4, async () => {
+    await semif.cache(0);
+    await semif.cache(2e9);
+    await semif.read([{ prompts: asks, prefix: 1812 }], [32, 33]);
+  });
+  out.longest_main_task_ms = Math.round(longest.task);
+  return out;
+}
+
+let fine = true;
+for (const name of fs.readdirSync(references).filter((name) => name.startsWith('full-') && name.endsWith('.json'))) {
+  const want = JSON.parse(fs.readFileSync(path.join(references, name)));
+  const column = (row) => row.labels.llama_f32 ?? row.labels.np32;
+  const rows = want.rows.filter((row) => row.labels && column(row)).map((row) => ({ tokens: row.tokens, wanted: column(row) }));
+  for (const precision of ['fast', 'exact']) {
+    const page = await openPage(browser, `${server.url}/page/?test`);
+    page.setDefaultTimeout(300_000);
+    await page.waitForFunction(() => window.semif);
+    try {
+      const out = await page.evaluate(measure, { url: `${server.url}/models/${want.file}`, rows, labels: want.label_ids, precision });
+      fine = fine && (precision !== 'exact' || (rows.length > 0 && out.off < 2e-2));
+      console.log(JSON.stringify({ model: want.model, rows: rows.length, ...out }));
+    } catch (error) {
+      fine = false;
+      console.log(`${want.model} ${precision}: ${error}`);
+    }
+    await page.close();
+  }
+}
+await browser.close();
+await server.close();
+process.exit(fine ? 0 : 1);
