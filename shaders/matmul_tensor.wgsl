@@ -8,7 +8,9 @@
 // Why it is written so: both operands through workgroup memory as vec4<f16> (NVIDIA's compiler takes no integer pointee, array<f16>
 // is stored two bytes at a time); rows padded to an odd number of 16-byte units against bank conflicts; one buffer and two barriers
 // (a second buffer was slower); the next step's loads are issued before the second barrier. Sizes of workgroup arrays are multiples
-// of 16 bytes, as the driver aligns to 8 but reads 16.
+// of 16 bytes, as the driver aligns to 8 but reads 16. Accumulators go to y as matrices, whole tiles of them; another form of the kernel
+// (CHECKED), which takes them through workgroup memory and looks at every output's place, costs a third more time on large products and
+// takes only the columns that fill no tile.
 enable f16;
 enable wgpu_cooperative_matrix;
 //#include tensor_weight.wgsl
@@ -19,30 +21,30 @@ struct Params {
   ldx: u32,          // row stride of x in 16-byte units
   ldy: u32,          // row stride of y in its elements
   y_at: u32,         // first column of this part in y, in its elements
-  bias_at: u32,      // first bias of this part
+  col_at: u32,       // first column of this dispatch in this part
   groups: u32,       // row groups of 32 in this part
   rows: u32,         // rows of x
   part_blocks: u32,  // blocks of 32 in a part of K (a multiple of {{BK/32}})
-  parts: u32,        // parts of K that a workgroup takes
+  parts: u32,        // parts of K that a workgroup takes, one after the other (one if not built for it)
   part_stride: u32,  // distance of two parts' outputs in elements of y (scratch), else 0
-  bias: u32,         // add bias[n]
   add: u32,          // add to y instead of replacing it
 }
 
 @group(0) @binding({{PLANES}}) var<storage, read> x: array<vec4<u32>>;           // [rows padded to {{BM}}, k] f16, see half.wgsl
-@group(0) @binding({{PLANES+1}}) var<storage, read_write> y: array<{{Y}}>;  // [rows, ldy]
-@group(0) @binding({{PLANES+2}}) var<storage, read> bias: array<f32>;            // [n] (anything if not used)
-@group(0) @binding({{PLANES+3}}) var<uniform> p: Params;
+@group(0) @binding({{PLANES+1}}) var<storage, read_write> y: array<{{Y}}>;  // [rows padded to {{BM}}, ldy]
+@group(0) @binding({{PLANES+2}}) var<uniform> p: Params;
 
 var<workgroup> sx: array<vec4<f16>, {{BM*LD*2}}>;  // [row][k], {{LD}} 16-byte units a row
 var<workgroup> sw: array<vec4<f16>, {{BN*LD*2}}>;  // [column][k]
+//#if CHECKED
 var<workgroup> sy: array<vec4<f32>, {{64*LY}}>;    // [warp][row 16][column / 4], two vec4 of padding a row
+//#end
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
   let m0 = group.x * {{BM}}u;
-  let n0 = group.y * {{BN}}u;
-  let g0 = group.y * {{BN/32}}u;
+  let n0 = p.col_at + group.y * {{BN}}u;
+  let g0 = n0 >> 5u;
   let warp = t >> 5u;
   let lane = t & 31u;
   let warp_row = (warp % {{WM}}u) * {{TM}}u;
@@ -54,11 +56,39 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#for i in 0..NX
   var x{{i}}: vec4<u32>;
 //#end
+  // Units of w a step: rows of a group lie side by side, so that a warp reads 512 bytes in a row.
 //#for i in 0..NW
+  let unit{{i}} = warp + {{i*4}}u;
+  let block{{i}} = min(g0 + unit{{i}} / {{BK/32*UNITS}}u, p.groups - 1u) * p.blocks + unit{{i}} % {{BK/32*UNITS}}u / {{UNITS}}u;
+  let h{{i}} = unit{{i}} % {{UNITS}}u;
+  let w_to{{i}} = ((unit{{i}} / {{BK/32*UNITS}}u * 32u + lane) * {{LD}}u + unit{{i}} % {{BK/32*UNITS}}u / {{UNITS}}u * 4u) * 2u + h{{i}} * {{FOURS}}u;
   var w{{i}}: Raw;
+//#end
+  let out = group.z * p.part_stride + p.y_at;
+  let ld = p.ldy;
+//#if LOOP
+//#if CHECKED
+//#else
+  // Sums start from what stands in y, or from zero.
+  if (p.add == 0u) {
+    let zero = coop_mat16x16<f32,C>();
+//#for i in 0..TM/16
+//#for j in 0..TN/16
+    {
+      let to = out + (m0 + warp_row + {{i*16}}u) * ld + ((n0 + warp_col) >> 2u) + {{j*4}}u;
+      coopStoreT(zero, &y[to], ld);
+    }
+//#end
+//#end
+  }
 //#end
   for (var part = 0u; part < p.parts; part++) {
     let first = (group.z * p.parts + part) * part_steps;
+//#else
+  {
+    let part = 0u;
+    let first = group.z * part_steps;
+//#end
     let stop = min(first + part_steps, steps);
 //#for i in 0..TM/16
 //#for j in 0..TN/16
@@ -77,13 +107,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
 //#for i in 0..NW
       {
-        let unit = warp + {{i*4}}u;
-        let part = unit % {{BK/32*UNITS}}u;
-        let row = (unit / {{BK/32*UNITS}}u) * 32u + lane;
-        let to = (row * {{LD}}u + (part / {{UNITS}}u) * 4u) * 2u + (part % {{UNITS}}u) * {{FOURS}}u;
         let s = scales(w{{i}}, lane);
 //#for j in 0..FOURS
-        sw[to + {{j}}u] = four_{{j}}(w{{i}}, s);
+        sw[w_to{{i}} + {{j}}u] = four_{{j}}(w{{i}}, s);
 //#end
       }
 //#end
@@ -108,8 +134,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       }
 //#end
     }
+//#if CHECKED
     // Accumulators have no elements that WGSL could reach: sixteen rows at a time go through workgroup memory.
-    let out = group.z * p.part_stride + p.y_at;
     let y_row = warp * {{16*LY}}u;
 //#for i in 0..TM/16
     workgroupBarrier();
@@ -120,32 +146,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 //#end
     workgroupBarrier();
-//#if VEC
-//#for e in 0..TN/8
-    {
-      let row = {{e*32/(TN/4)}}u + lane / {{TN/4}}u;
-      let col = lane % {{TN/4}}u;
-      let m = m0 + warp_row + {{i*16}}u + row;
-      let n = n0 + warp_col + col * 4u;
-      if (m < p.rows && n < p.n) {
-        let at = out + m * p.ldy + (n >> 2u);
-        var v = sy[y_row + row * {{LY}}u + col];
-        if (part > 0u) {
-          v = y[at] + v;
-        } else {
-          if (p.bias != 0u) {
-            let b = p.bias_at + n;
-            v += vec4<f32>(bias[b], bias[b + 1u], bias[b + 2u], bias[b + 3u]);
-          }
-          if (p.add != 0u) {
-            v += y[at];
-          }
-        }
-        y[at] = v;
-      }
-    }
-//#end
-//#else
     for (var e = lane; e < {{16*TN}}u; e += 32u) {
       let row = e / {{TN}}u;
       let col = e % {{TN}}u;
@@ -154,19 +154,27 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       if (m < p.rows && n < p.n) {
         let at = out + m * p.ldy + n;
         var v = sy[y_row + row * {{LY}}u + (col >> 2u)][col & 3u];
-        if (part > 0u) {
-          v = y[at] + v;
-        } else {
-          if (p.bias != 0u) {
-            v += bias[p.bias_at + n];
-          }
-          if (p.add != 0u) {
-            v += y[at];
-          }
+        if (part > 0u || p.add != 0u) {
+          v += y[at];
         }
         y[at] = v;
       }
     }
+//#end
+//#else
+//#if LOOP
+    storageBarrier();
+//#end
+//#for i in 0..TM/16
+//#for j in 0..TN/16
+    {
+      let to = out + (m0 + warp_row + {{i*16}}u) * ld + ((n0 + warp_col) >> 2u) + {{j*4}}u;
+//#if LOOP
+      c{{i}}_{{j}} = c{{i}}_{{j}} + coopLoadT<coop_mat16x16<f32,C>>(&y[to], ld);
+//#end
+      coopStoreT(c{{i}}_{{j}}, &y[to], ld);
+    }
+//#end
 //#end
 //#end
   }

@@ -1,5 +1,5 @@
 // y[row, :] = x[row, :] / sqrt(mean(x[row, :]^2) + eps) * w. One workgroup a row; the sum is taken in one fixed order.
-// The result goes out as f32, as 8-bit blocks, or as both.
+// The result goes out as f32, as 8-bit blocks, as both, or as f16 (half.wgsl).
 
 struct Params {
   n: u32,    // columns / 4
@@ -11,8 +11,13 @@ struct Params {
 
 @group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read> w: array<vec4<f32>>;
+//#if HALF
+//#include half.wgsl
+@group(0) @binding(2) var<storage, read_write> y: array<vec2<u32>>;
+//#else
 //#if FLOATS
 @group(0) @binding(2) var<storage, read_write> y: array<vec4<f32>>;
+//#end
 //#end
 @group(0) @binding({{2+FLOATS+2*Q8}}) var<uniform> p: Params;
 //#if Q8
@@ -56,7 +61,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
 //#else
   for (var i = t; i < p.n; i += 128u) {
-    y[group.x * p.ldy + i] = x[at + i] * scale * w[i];
+    let v = x[at + i] * scale * w[i];
+//#if HALF
+    y[group.x * p.ldy + i] = half_values(v);
+//#else
+    y[group.x * p.ldy + i] = v;
+//#end
   }
 //#end
 }

@@ -1,4 +1,5 @@
-// y[row, i] = silu(g[row, i]) * g[row, n + i]; gate and up stand side by side in g. The result goes out as f32, as 8-bit blocks, or as both.
+// y[row, i] = silu(g[row, i]) * g[row, n + i]; gate and up stand side by side in g. The result goes out as f32, as 8-bit
+// blocks, as both, or as f16 (half.wgsl).
 
 struct Params {
   n: u32,    // feed-forward size / 4
@@ -8,8 +9,13 @@ struct Params {
 }
 
 @group(0) @binding(0) var<storage, read> g: array<vec4<f32>>;
+//#if HALF
+//#include half.wgsl
+@group(0) @binding(1) var<storage, read_write> y: array<vec2<u32>>;
+//#else
 //#if FLOATS
 @group(0) @binding(1) var<storage, read_write> y: array<vec4<f32>>;
+//#end
 //#end
 @group(0) @binding({{1+FLOATS+2*Q8}}) var<uniform> p: Params;
 //#if Q8
@@ -24,8 +30,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (inside) {
     let a = g[group.x * p.ldg + i];
     v = a / (vec4<f32>(1.0) + exp(-a)) * g[group.x * p.ldg + p.n + i];
+//#if HALF
+    y[group.x * p.ldy + i] = half_values(v);
+//#else
 //#if FLOATS
     y[group.x * p.ldy + i] = v;
+//#end
 //#end
   }
 //#if Q8

@@ -1,4 +1,5 @@
-// y[m, n] (+)= the parts of K that matmul_tensor.wgsl left in scratch, added in order: the bits that one workgroup for all parts gives.
+// y[m, n] (+)= the parts of K that matmul_tensor.wgsl left in scratch, added in order, and a bias: the bits that one workgroup for all
+// parts gives. With no parts only the bias is added to what stands in y.
 
 struct Params {
   n: u32,            // rows of this part of the matrix
@@ -23,15 +24,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (n < p.n) {
     let first = group.x * p.ldp + n;
     let at = group.x * p.ldy + p.y_at + n;
-    var v = parts[first];
+    var v = 0.0;
+    if (p.add != 0u) {
+      v = y[at];
+    }
+    for (var i = 0u; i < p.parts; i++) {
+      v += parts[first + i * p.part_stride];
+    }
     if (p.bias != 0u) {
       v += bias[p.bias_at + n];
-    }
-    if (p.add != 0u) {
-      v += y[at];
-    }
-    for (var i = 1u; i < p.parts; i++) {
-      v += parts[first + i * p.part_stride];
     }
     y[at] = v;
   }

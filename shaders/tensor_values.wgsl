@@ -14,7 +14,7 @@ struct Params {
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) r: u32) {
   let at = ((group.x * 32u + r) * p.blocks + group.y) * 8u;
   for (var h = 0u; h < {{UNITS}}u; h++) {
-    let raw = fetch(group.x, group.y, h, r, p.blocks);
+    let raw = fetch(group.x * p.blocks + group.y, h, r);
     let s = scales(raw, r);
 //#for j in 0..FOURS
     y[at + h * {{FOURS}}u + {{j}}u] = vec4<f32>(four_{{j}}(raw, s));

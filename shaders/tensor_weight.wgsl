@@ -28,31 +28,31 @@ struct Raw {
   m: u32,
 }
 
-// Unit `h` of block `kb` of row `r` in row group `g`.
-fn fetch(g: u32, kb: u32, h: u32, r: u32, blocks: u32) -> Raw {
+// Unit `h` of row `r` of a row group in `block` = group * (columns / 32) + block in the row.
+fn fetch(block: u32, h: u32, r: u32) -> Raw {
   var raw: Raw;
-  let block = g * blocks + kb;
-  raw.q = wq[(block * {{UNITS}}u + h) * 32u + r];
+  let b = block * 32u + r;
+  raw.q = wq[block * {{UNITS*32}}u + h * 32u + r];
 //#if HIGH
 //#if BITS == 6
-  raw.h = wh[block * 32u + r];
+  raw.h = wh[b];
 //#else
-  raw.h.x = wh[block * 32u + r];
+  raw.h.x = wh[b];
 //#end
 //#end
 //#if FORM == centred
-  raw.s = ws[(block * 32u + r) >> 1u];
+  raw.s = ws[b >> 1u];
 //#end
 //#if FORM == offset
-  raw.s = ws[block * 32u + r];
+  raw.s = ws[b];
 //#end
 //#if FORM == super
-  raw.s = ws[(g * (blocks >> 3u) + (kb >> 3u)) * 32u + r];
-  raw.m = w2[(block * 32u + r) >> 1u];
+  raw.s = ws[(block >> 3u) * 32u + r];
+  raw.m = w2[b >> 1u];
 //#end
 //#if FORM == signed
-  raw.s = ws[((g * (blocks >> 3u) + (kb >> 3u)) * 32u + r) >> 1u];
-  raw.m = w2[(block * 32u + r) >> 1u];
+  raw.s = ws[((block >> 3u) * 32u + r) >> 1u];
+  raw.m = w2[b >> 1u];
 //#end
   return raw;
 }
@@ -66,33 +66,41 @@ fn half4(a: u32, b: u32) -> vec4<f16> {
   return vec4<f16>(half2(a), half2(b));
 }
 
-// Scale and summand of the unit's values, or its two scales (Q6_K), all times 16.
-fn scales(raw: Raw, r: u32) -> vec2<f16> {
+// What turns integers into 16 times the values, by form:
+// centred: scale; offset: scale, summand; signed (Q6_K): the scales of both halves;
+// super (Q4_K, Q5_K): sub-scale, -1024 sub-scale, d, summand. Their sub-scale times the integer is exact in f16, so that each value is
+// rounded once. A rounded product of both scales would be off in the same direction for 32 values, and by as much as the summand is large.
+fn scales(raw: Raw, r: u32) -> vec4<f16> {
 //#if FORM == plain
-  return vec2<f16>(16.0h, 0.0h);
+  return vec4<f16>(16.0h);
 //#end
 //#if FORM == centred
-  return vec2<f16>(vec2<f32>(unpack2x16float(raw.s >> ((r & 1u) * 16u)).x * 16.0, 0.0));
+  let d = half2(raw.s);
+  return vec4<f16>(select(d.x, d.y, (r & 1u) == 1u) * 16.0h);
 //#end
 //#if FORM == offset
-  return vec2<f16>(unpack2x16float(raw.s) * 16.0);
+  let d = half2(raw.s) * 16.0h;
+  return vec4<f16>(d, d);
 //#end
 //#if FORM == super
-  let d = unpack2x16float(raw.s) * 16.0;
+  let d = half2(raw.s) * 16.0h;
   let sm = raw.m >> ((r & 1u) * 16u);
-  return vec2<f16>(vec2<f32>(d.x * f32(sm & 255u), -d.y * f32((sm >> 8u) & 255u)));
+  let n = half2((sm & 255u) | ((sm & 0xff00u) << 8u) | 0x64006400u) - vec2<f16>(1024.0h);
+  return vec4<f16>(n.x, n.x * -1024.0h, d.x, d.y * -n.y);
 //#end
 //#if FORM == signed
-  let d = unpack2x16float(raw.s >> ((r & 1u) * 16u)).x * 16.0;
+  let d = half2(raw.s);
   let sm = raw.m >> ((r & 1u) * 16u);
-  return vec2<f16>(d * vec2<f32>(vec2<i32>(i32(sm << 24u), i32(sm << 16u)) >> vec2<u32>(24u)));
+  let n = half2(((sm & 255u) | ((sm & 0xff00u) << 8u)) ^ 0x64806480u) - vec2<f16>(1152.0h);
+  let s = n * (select(d.x, d.y, (r & 1u) == 1u) * 16.0h);
+  return vec4<f16>(s, s);
 //#end
 }
 
 // Values 4 j to 4 j + 3 of the unit (packed types: of the block), in the order 0, 2, 1, 3. Integers become f16 without a
 // conversion: 0x6400 | u is the number 1024 + u.
 //#for j in 0..FOURS
-fn four_{{j}}(raw: Raw, s: vec2<f16>) -> vec4<f16> {
+fn four_{{j}}(raw: Raw, s: vec4<f16>) -> vec4<f16> {
 //#if BITS == 32
   return vec4<f16>(clamp(bitcast<vec4<f32>>(raw.q).xzyw * 16.0, vec4<f32>(-65504.0), vec4<f32>(65504.0)));
 //#end
@@ -134,7 +142,7 @@ fn four_{{j}}(raw: Raw, s: vec2<f16>) -> vec4<f16> {
   return fma(v - vec4<f16>(1024.0h), vec4<f16>(s.x), vec4<f16>(s.y));
 //#end
 //#if FORM == super
-  return fma(v - vec4<f16>(1024.0h), vec4<f16>(s.x), vec4<f16>(s.y));
+  return fma(fma(v, vec4<f16>(s.x), vec4<f16>(s.y)), vec4<f16>(s.z), vec4<f16>(s.w));
 //#end
 //#if FORM == signed
   return (v - vec4<f16>(1056.0h)) * s[{{j/4}}];

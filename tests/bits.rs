@@ -34,7 +34,8 @@ fn engine(folder: &std::path::Path, model: &str, chunk: u32) -> Engine {
 fn engine_in(folder: &std::path::Path, model: &str, chunk: u32, precision: Precision) -> Option<Engine> {
     let path = folder.join(format!("{model}.gguf"));
     let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}; ./test makes it", path.display()));
-    let gpu = block_on(Gpu::open(&GpuOptions { default_limits: !full(), ..GpuOptions::default() })).unwrap();
+    let gpu =
+        block_on(Gpu::open(&GpuOptions { default_limits: !full() && precision != Precision::Tensor, ..GpuOptions::default() })).unwrap();
     precision.tier(gpu.info()).ok()?;
     let options = LoadOptions { chunk, precision, ..LoadOptions::default() };
     Some(block_on(Engine::load(&gpu, &MemorySource::new(model, bytes), &options, &mut |_| go())).unwrap())
@@ -175,6 +176,27 @@ fn qwen35_fast() {
 #[test]
 fn qwen3_fast() {
     check("qwen3-tiny-Q5_1", Precision::Fast);
+}
+
+/// Cooperative matrices, where the adapter has them: no software adapter does. docs/testing.md says where this ran.
+#[test]
+fn qwen3_tensor() {
+    check("qwen3-tiny-Q4_K", Precision::Tensor);
+}
+
+#[test]
+fn qwen2_tensor() {
+    check("qwen2-tiny-Q8_0", Precision::Tensor);
+}
+
+#[test]
+fn llama_tensor() {
+    check("minicpm5-tiny-real", Precision::Tensor);
+}
+
+#[test]
+fn qwen35_tensor() {
+    check("qwen35-tiny-real", Precision::Tensor);
 }
 
 /// Everything there is; hours on a software adapter.

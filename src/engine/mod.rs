@@ -151,6 +151,7 @@ impl Engine {
                 (TextModel::from_gguf(&gguf.metadata), now_seconds() - start)
             }
         });
+        let tier = options.precision.proven(gpu, tier, &gguf, config.attention.heads.head_dim).await?;
         let limits = gpu.info().into();
         let plan = ModelPlan::new(&gguf, &config, limits)?;
         let chunk = if options.chunk > 0 { options.chunk } else { Self::default_chunk(gpu) };

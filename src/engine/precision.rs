@@ -1,8 +1,12 @@
 //! The precision tiers, by name.
 
 use super::EngineError;
-use crate::gpu::GpuInfo;
+use crate::gguf::Gguf;
+use crate::gpu::{Gpu, GpuInfo};
 use crate::kernels::linear::Tier;
+use crate::kernels::selftest::tensor_works;
+use crate::kernels::weight::TYPES;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -35,6 +39,25 @@ impl Precision {
         match tier.check(gpu) {
             Ok(()) => Ok(tier),
             Err(reason) => Err(EngineError::Precision { name: tier.to_string(), reason, best: Tier::best(gpu) }),
+        }
+    }
+
+    /// The tier after the tensor kernels have been tried on this device, with the types of the file's matrices: what gets them wrong does not
+    /// run them. `auto` then falls back by name, which results record.
+    ///
+    /// # Errors
+    /// [`EngineError::Precision`] when the tensor tier was asked for and is wrong here, or a lost device.
+    pub(super) async fn proven(self, gpu: &Gpu, tier: Tier, gguf: &Gguf, head_dim: u32) -> Result<Tier, EngineError> {
+        if tier != Tier::Tensor {
+            return Ok(tier);
+        }
+        let types: BTreeSet<_> = gguf.tensors.iter().filter(|t| t.dims.len() == 2).map(|t| t.ty.name()).collect();
+        let types: Vec<_> = TYPES.into_iter().filter(|ty| types.contains(ty.name())).collect();
+        let Err(reason) = tensor_works(gpu, &types, head_dim).await? else { return Ok(tier) };
+        let best = Tier::best_but(gpu.info(), Tier::Tensor);
+        match self {
+            Self::Auto => Ok(best),
+            _ => Err(EngineError::Precision { name: tier.to_string(), reason, best }),
         }
     }
 }

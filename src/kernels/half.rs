@@ -19,7 +19,7 @@ pub fn variant() -> Variant {
 
 /// `y[m, :]` = `x[m, :]` as activations of the tensor tier, for `cols` columns (a multiple of 4) and m < `rows`.
 pub fn to_half(rec: &mut Recorder, x: Mat<'_>, y: View<'_>, cols: u32, rows: u32) {
-    let kernel = variant().kernel(rec.gpu());
+    let kernel = rec.gpu().remembered(("to_half.wgsl", 0), |gpu| variant().kernel(gpu));
     let params = Params { n: cols / 4, ldx: x.ld / 4 };
     rec.dispatch(&kernel, &[x.view, y], &params, [rows, (cols / 4).div_ceil(128), 1], u64::from(rows) * u64::from(cols));
 }
@@ -28,6 +28,12 @@ pub fn to_half(rec: &mut Recorder, x: Mat<'_>, y: View<'_>, cols: u32, rows: u32
 pub fn reference(values: &[f32]) -> Vec<u16> {
     let half = |v: f32| half::f16::from_f32((v / 16.0).clamp(-65504.0, 65504.0)).to_bits();
     values.chunks_exact(4).flat_map(|v| [half(v[0]), half(v[2]), half(v[1]), half(v[3])]).collect()
+}
+
+/// The values that such bits stand for, in their own order.
+pub fn values(bits: &[u16]) -> Vec<f32> {
+    let value = |bits: u16| half::f16::from_bits(bits).to_f32() * 16.0;
+    bits.chunks_exact(4).flat_map(|b| [value(b[0]), value(b[2]), value(b[1]), value(b[3])]).collect()
 }
 
 #[cfg(test)]

@@ -1,13 +1,17 @@
 //! The products of a model in one precision tier. A forward pass names inputs and matrices; which kernels run, and in which form an input
 //! is handed over, is decided here, so that a tier adds kernels without touching a pass.
 
+use super::attention::{self, Tiles, attention};
+use super::half::to_half;
 use super::matmul::{Epilogue, matmul_part};
 use super::matmul_q8::{matmul_q8, padded, takes};
+use super::matmul_tensor::{self, matmul_tensor};
 use super::quantise::{Form, Quants, Target, quantise};
 use super::rms_norm::rms_norm_to;
+use super::rope::{Cache, Heads};
 use super::swiglu::swiglu_to;
 use super::weight::Matrix;
-use super::{Mat, split};
+use super::{Mat, attention_tensor, split};
 use crate::gpu::{Buffer, Gpu, GpuError, GpuInfo, Recorder, View};
 
 /// Arithmetic of the products.
@@ -34,18 +38,29 @@ impl Tier {
             Tier::Exact => Ok(()),
             Tier::Fast if gpu.abilities.packed_dot => Ok(()),
             Tier::Fast => Err("this browser's shading language has no packed integer dot product".into()),
-            Tier::Tensor => Err("this version has no tensor kernels".into()),
+            Tier::Tensor => matmul_tensor::check(gpu),
         }
     }
 
     /// The fastest tier that is right on this device and pays.
     pub fn best(gpu: &GpuInfo) -> Tier {
+        Self::fastest(gpu, None)
+    }
+
+    /// The fastest one beside `wrong`, which turned out to be wrong there.
+    pub fn best_but(gpu: &GpuInfo, wrong: Tier) -> Tier {
+        Self::fastest(gpu, Some(wrong))
+    }
+
+    fn fastest(gpu: &GpuInfo, but: Option<Tier>) -> Tier {
         let pays = |tier: &Tier| match tier {
             Tier::Exact => true,
             Tier::Fast => gpu.abilities.fast_dot,
-            Tier::Tensor => gpu.abilities.matrices,
+            // Only when asked for: in their present form (whole tiles stored directly) its products have not been through the bit and
+            // accuracy tests on a device yet; docs/testing.md says what has.
+            Tier::Tensor => false,
         };
-        Self::ALL.into_iter().rev().find(|tier| tier.check(gpu).is_ok() && pays(tier)).unwrap_or(Tier::Exact)
+        Self::ALL.into_iter().rev().find(|tier| Some(*tier) != but && tier.check(gpu).is_ok() && pays(tier)).unwrap_or(Tier::Exact)
     }
 
     /// Its name, as results record it.
@@ -84,19 +99,40 @@ pub struct Linear {
     tier: Tier,
     /// The current input in 8-bit blocks.
     q8: Option<Quants>,
+    /// The current input as f16.
+    half: Option<Buffer>,
     /// Pieces of products whose k is cut.
     pieces: Buffer,
+}
+
+/// Rows that inputs and outputs of products must have in a tier, for so many rows or fewer.
+pub fn padded_rows(tier: Tier, rows: u32) -> u32 {
+    match tier {
+        Tier::Tensor => matmul_tensor::padded(rows),
+        _ => rows.next_multiple_of(super::matmul::ROW_PADDING),
+    }
 }
 
 /// What the products of a model may be asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// Rows of a chunk, padded to [`super::matmul::ROW_PADDING`].
+    /// Rows of a chunk, as [`padded_rows`] says.
     pub rows: u32,
     /// Columns of the widest input.
     pub widest: u32,
     /// Rows of the tallest matrix.
     pub tallest: u32,
+}
+
+fn half_bytes(sizes: Sizes) -> u64 {
+    u64::from(sizes.rows) * u64::from(sizes.widest) * 2
+}
+
+fn pieces_bytes(tier: Tier, sizes: Sizes) -> u64 {
+    match tier {
+        Tier::Tensor => matmul_tensor::scratch_bytes(sizes.rows),
+        _ => split::scratch(sizes.tallest, u64::from(sizes.rows)) * 4,
+    }
 }
 
 impl Linear {
@@ -109,17 +145,22 @@ impl Linear {
             Tier::Fast => Some(Quants::new(gpu, padded(sizes.rows), sizes.widest).await?),
             _ => None,
         };
-        let pieces = gpu.buffer("pieces of products", split::scratch(sizes.tallest, u64::from(sizes.rows)) * 4).await?;
-        Ok(Self { tier, q8, pieces })
+        let half = match tier {
+            Tier::Tensor => Some(gpu.buffer("f16 rows", half_bytes(sizes)).await?),
+            _ => None,
+        };
+        let pieces = gpu.buffer("pieces of products", pieces_bytes(tier, sizes)).await?;
+        Ok(Self { tier, q8, half, pieces })
     }
 
     /// GPU bytes of [`Linear::new`].
     pub fn bytes(tier: Tier, sizes: Sizes) -> u64 {
-        let q8 = match tier {
+        let input = match tier {
+            Tier::Exact => 0,
             Tier::Fast => Quants::bytes(u64::from(padded(sizes.rows)), sizes.widest),
-            _ => 0,
+            Tier::Tensor => half_bytes(sizes),
         };
-        q8 + split::scratch(sizes.tallest, u64::from(sizes.rows)) * 4
+        input + pieces_bytes(tier, sizes)
     }
 
     /// The tier.
@@ -127,8 +168,12 @@ impl Linear {
         self.tier
     }
 
-    /// Where a kernel puts an input of products with `w`: `y`, 8-bit blocks, or both where the matrix mixes float and integer weights.
+    /// Where a kernel puts an input of products with `w`: `y`, f16 rows, 8-bit blocks, or both `y` and blocks where the matrix mixes float
+    /// and integer weights.
     fn target<'a>(&'a self, y: Mat<'a>, w: &Matrix) -> Target<'a> {
+        if let Some(half) = &self.half {
+            return Target::half(half.all(), w.cols);
+        }
         match &self.q8 {
             Some(q8) if w.parts.iter().any(|p| takes(p.ty)) => Target::q8(q8, y, w.parts.iter().any(|p| !takes(p.ty))),
             _ => Target::floats(y),
@@ -150,17 +195,54 @@ impl Linear {
 
     /// What stands in `x` as the input of products with `w`.
     pub fn input<'a>(&self, rec: &mut Recorder, x: Mat<'a>, rows: Rows, w: &Matrix) -> Input<'a> {
-        if let Some(q8) = &self.q8
-            && self.target(x, w).form() != Form::Floats
-        {
-            quantise(rec, x, q8, w.cols, rows.count);
+        match (self.target(x, w).form(), &self.q8, &self.half) {
+            (Form::Half, _, Some(half)) => to_half(rec, x, half.all(), w.cols, rows.count),
+            (Form::Q8 | Form::Both, Some(q8), _) => quantise(rec, x, q8, w.cols, rows.count),
+            _ => {}
         }
         Input { x, rows }
+    }
+
+    /// Rows (positions x query heads of a group) of an attention tile of a batch of so many positions.
+    pub fn attention_rows(&self, gpu: &GpuInfo, positions: u32, heads: &Heads) -> u32 {
+        match self.half.is_some() && attention_tensor::takes(gpu, heads) {
+            true => attention_tensor::ROWS,
+            false => attention::rows_for(positions, heads),
+        }
+    }
+
+    /// Attention as the input of products with `w`; `y` is scratch of `w.cols` columns.
+    #[allow(clippy::too_many_arguments)]
+    pub fn attention<'a>(
+        &self,
+        rec: &mut Recorder,
+        qkv: Mat<'_>,
+        heads: &Heads,
+        gate: bool,
+        cache: Cache<'_>,
+        tiles: Tiles<'_>,
+        y: Mat<'a>,
+        rows: Rows,
+        w: &Matrix,
+    ) -> Input<'a> {
+        match &self.half {
+            Some(half) if attention_tensor::takes(rec.gpu().info(), heads) => {
+                attention_tensor::attention_tensor(rec, qkv, heads, gate, cache, tiles, half.all());
+                Input { x: y, rows }
+            }
+            _ => {
+                attention(rec, qkv, heads, gate, cache, tiles, y);
+                self.input(rec, y, rows, w)
+            }
+        }
     }
 
     /// `y (+)= x w^T (+ bias)` for each row of an input that was made for `w`.
     pub fn product(&self, rec: &mut Recorder, w: &Matrix, input: Input<'_>, y: Mat<'_>, epilogue: Epilogue<'_>) {
         let Input { x, rows } = input;
+        if let Some(half) = &self.half {
+            return matmul_tensor(rec, w, half.all(), y, rows.count, epilogue, self.pieces.all());
+        }
         for part in &w.parts {
             match &self.q8 {
                 Some(q8) if takes(part.ty) => matmul_q8(rec, part, w.blocks(), q8, y, rows.count, epilogue, self.pieces.all()),

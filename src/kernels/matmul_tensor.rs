@@ -22,22 +22,29 @@ pub struct Tile {
     pub step: u32,
     /// Warps side by side along the rows; the others lie along the columns.
     pub warps: u32,
+    /// What a value of k takes on a multiprocessor that has one such tile, and for each tile more, in tenths of a nanosecond (measured on
+    /// an H200 with Q8_0).
+    pub time: (u32, u32),
 }
 
 /// Every tile there is a kernel for.
-pub const TILES: [Tile; 8] = [
-    Tile { rows: 32, cols: 128, step: 64, warps: 1 },
-    Tile { rows: 32, cols: 128, step: 32, warps: 1 },
-    Tile { rows: 80, cols: 64, step: 64, warps: 1 },
-    Tile { rows: 64, cols: 128, step: 32, warps: 2 },
-    Tile { rows: 64, cols: 128, step: 64, warps: 2 },
-    Tile { rows: 160, cols: 64, step: 64, warps: 2 },
-    Tile { rows: 128, cols: 128, step: 32, warps: 2 },
-    Tile { rows: 160, cols: 128, step: 32, warps: 2 },
+pub const TILES: [Tile; 6] = [
+    Tile { rows: 32, cols: 128, step: 32, warps: 1, time: (166, 84) },
+    Tile { rows: 32, cols: 64, step: 64, warps: 1, time: (90, 70) },
+    Tile { rows: 80, cols: 64, step: 64, warps: 1, time: (117, 96) },
+    Tile { rows: 160, cols: 64, step: 64, warps: 2, time: (166, 144) },
+    Tile { rows: 128, cols: 128, step: 32, warps: 2, time: (235, 175) },
+    Tile { rows: 160, cols: 128, step: 32, warps: 2, time: (235, 200) },
 ];
 
-/// Rows that x must have beyond the last one that counts, so that no tile leaves it.
-pub const ROW_PADDING: u32 = 160;
+/// Rows that x and y must have, so that no tile leaves them for so many rows or fewer: whole tiles are read and written, and what stands in
+/// y beyond the last row that counts is garbage.
+pub fn padded(rows: u32) -> u32 {
+    TILES.iter().map(|tile| rows.next_multiple_of(tile.rows)).max().unwrap_or(rows)
+}
+
+/// The tile for columns that fill no whole one: with steps of 64 and of 32.
+pub const CHECKED: [Tile; 2] = [TILES[1], TILES[0]];
 
 impl Tile {
     /// Outputs of a warp: rows, columns.
@@ -45,9 +52,10 @@ impl Tile {
         (self.rows / self.warps, self.cols / (4 / self.warps))
     }
 
-    /// Bytes of workgroup memory; wgpu does not compare them with the limit, and a driver may hang.
-    pub fn shared_bytes(self) -> u32 {
-        16 * ((self.rows + self.cols) * (self.step / 8 + 1) + 64 * (self.warp().1 / 4 + 2))
+    /// Bytes of workgroup memory, also where every output is checked; wgpu does not compare them with the limit, and a driver may hang.
+    pub fn shared_bytes(self, checked: bool) -> u32 {
+        let outputs = if checked { 64 * (self.warp().1 / 4 + 2) } else { 0 };
+        16 * ((self.rows + self.cols) * (self.step / 8 + 1) + outputs)
     }
 }
 
@@ -59,13 +67,12 @@ struct Params {
     ldx: u32,
     ldy: u32,
     y_at: u32,
-    bias_at: u32,
+    col_at: u32,
     groups: u32,
     rows: u32,
     part_blocks: u32,
     parts: u32,
     part_stride: u32,
-    bias: u32,
     add: u32,
 }
 
@@ -83,28 +90,42 @@ struct ReduceParams {
     add: u32,
 }
 
-/// Definitions for `tensor_weight.wgsl`.
-fn tensor_defs(ty: TensorType) -> Defs {
-    let units = match ty {
+/// 16-byte units of quants in a block of 32 values.
+fn units(ty: TensorType) -> u32 {
+    match ty {
         TensorType::F32 => 8,
         TensorType::F16 | TensorType::BF16 => 4,
         TensorType::Q8_0 => 2,
         _ => 1,
-    };
-    defs(ty).with("UNITS", units).with("FOURS", 8 / units)
+    }
 }
 
-/// The product kernel; `vec` where rows of y and everything in them is a multiple of four.
-pub fn variant(ty: TensorType, tile: Tile, vec: bool) -> Variant {
+/// Definitions for `tensor_weight.wgsl`.
+fn tensor_defs(ty: TensorType) -> Defs {
+    defs(ty).with("UNITS", units(ty)).with("FOURS", 8 / units(ty))
+}
+
+/// What a product kernel does with its sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    /// Stores whole tiles.
+    Tiles,
+    /// Adds whole tiles to what stands there, or to each other when a workgroup takes several parts of K.
+    Sums,
+    /// Either, looking at the place of every output.
+    Checked,
+}
+
+/// The product kernel.
+pub fn variant(ty: TensorType, tile: Tile, store: Store) -> Variant {
     let (tm, tn) = tile.warp();
-    let units = match ty {
-        TensorType::F32 => 8,
-        TensorType::F16 | TensorType::BF16 => 4,
-        TensorType::Q8_0 => 2,
-        _ => 1,
+    let (end, y) = match store {
+        Store::Tiles => ("", "vec4<f32>"),
+        Store::Sums => ("_sums", "vec4<f32>"),
+        Store::Checked => ("_checked", "f32"),
     };
     Variant {
-        label: format!("matmul_tensor_{}_{}x{}x{}{}", ty.name(), tile.rows, tile.cols, tile.step, if vec { "" } else { "_scalar" }),
+        label: format!("matmul_tensor_{}_{}x{}x{}{end}", ty.name(), tile.rows, tile.cols, tile.step),
         file: "matmul_tensor.wgsl",
         defs: tensor_defs(ty)
             .with("BM", tile.rows)
@@ -117,10 +138,11 @@ pub fn variant(ty: TensorType, tile: Tile, vec: bool) -> Variant {
             .with("LY", tn / 4 + 2)
             .with("XU", tile.step / 8)
             .with("NX", tile.rows * (tile.step / 8) / 128)
-            .with("NW", tile.cols / 32 * (tile.step / 32) * units / 4)
-            .with("VEC", u8::from(vec))
-            .with("Y", if vec { "vec4<f32>" } else { "f32" }),
-        access: access(ty, &[Access::Read, Access::Write, Access::Read]),
+            .with("NW", tile.cols / 32 * (tile.step / 32) * units(ty) / 4)
+            .with("LOOP", u8::from(store != Store::Tiles))
+            .with("CHECKED", u8::from(store == Store::Checked))
+            .with("Y", y),
+        access: access(ty, &[Access::Read, Access::Write]),
     }
 }
 
@@ -148,11 +170,25 @@ pub fn values_variant(ty: TensorType) -> Variant {
 pub fn variants() -> Vec<Variant> {
     let mut all = vec![reduce_variant()];
     for ty in super::weight::TYPES {
-        for tile in TILES {
-            all.extend([true, false].map(|vec| variant(ty, tile, vec)));
-        }
+        all.extend(TILES.into_iter().flat_map(|tile| [Store::Tiles, Store::Sums].map(|store| variant(ty, tile, store))));
+        all.extend(CHECKED.map(|tile| variant(ty, tile, Store::Checked)));
     }
     all
+}
+
+/// Can this device run the tier, as far as it tells?
+///
+/// # Errors
+/// Why not, as half a sentence.
+pub fn check(gpu: &GpuInfo) -> Result<(), String> {
+    if !gpu.abilities.matrices {
+        return Err("this adapter has no cooperative matrices of 16 x 16 x 16 (f16 into f32) in subgroups of 32".into());
+    }
+    // Shapes whose K is an odd number of blocks have the smallest choice.
+    match plan(gpu, 1, 32, 1, 1) {
+        Some(_) => Ok(()),
+        None => Err(format!("{} bytes of workgroup memory are too few", gpu.adapter.workgroup_memory)),
+    }
 }
 
 /// How K is cut: blocks of 32 in a part, and parts. From the shape of the whole matrix alone, since it decides the bits: matrices with
@@ -168,9 +204,9 @@ pub fn cut(k: u32, n: u32) -> (u32, u32) {
 /// Most rows for which the parts of K are taken side by side.
 const SIDE_BY_SIDE: u32 = 512;
 
-/// Bytes of scratch that products of up to `max_rows` rows need: `cut` leaves at most 128 columns of 64 outputs.
-pub fn scratch_bytes(max_rows: u64) -> u64 {
-    max_rows.min(u64::from(SIDE_BY_SIDE)) * 8192 * 4
+/// Bytes of scratch that products of up to `max_rows` rows need: `cut` leaves at most 128 columns of 64 outputs, and tiles stick out.
+pub fn scratch_bytes(max_rows: u32) -> u64 {
+    u64::from(padded(max_rows.min(SIDE_BY_SIDE))) * (8192 + 4 * 128) * 4
 }
 
 /// How a product is taken; changes no bit of it.
@@ -184,18 +220,20 @@ pub struct Plan {
 
 /// The plan for `rows` rows of a matrix of `n` rows in `blocks` blocks of 32, cut into `parts`; `None` if no tile fits the device.
 pub fn plan(gpu: &GpuInfo, rows: u32, n: u32, blocks: u32, parts: u32) -> Option<Plan> {
-    let fits = |tile: &Tile| tile.shared_bytes() <= gpu.adapter.workgroup_memory && blocks.is_multiple_of(tile.step / 32);
+    let fits =
+        |tile: &Tile| tile.shared_bytes(CHECKED.contains(tile)) <= gpu.adapter.workgroup_memory && blocks.is_multiple_of(tile.step / 32);
     let side_by_side = parts > 1 && rows <= SIDE_BY_SIDE;
     let z = if side_by_side { parts } else { 1 };
-    let cost = |tile: &Tile| {
-        let waves = (rows.div_ceil(tile.rows) * n.div_ceil(tile.cols) * z).div_ceil(264);
-        u64::from(waves) * u64::from(tile.rows * tile.cols + 2048)
+    // Tiles on the busiest multiprocessor. How many there are, no interface tells; with another number it is a table like any other.
+    let time = |tile: &Tile| {
+        let busiest = (rows.div_ceil(tile.rows) * n.div_ceil(tile.cols) * z).div_ceil(132);
+        u64::from(tile.time.0) + u64::from(busiest - 1) * u64::from(tile.time.1)
     };
-    TILES.into_iter().filter(fits).min_by_key(cost).map(|tile| Plan { tile, side_by_side })
+    TILES.into_iter().filter(fits).min_by_key(time).map(|tile| Plan { tile, side_by_side })
 }
 
-/// `y[m, :] (+)= x[m, :] w^T (+ bias)` for m < `rows`. `x` is f16 as `half.wgsl` writes it, `[rows + ROW_PADDING, w.cols]`; only the
-/// rows asked for are written. `scratch` has [`scratch_bytes`].
+/// `y[m, :] (+)= x[m, :] w^T (+ bias)` for m < `rows`. `x` is f16 as `half.wgsl` writes it, `[rows, w.cols]`; both have
+/// [`padded`] rows. `scratch` has [`scratch_bytes`].
 pub fn matmul_tensor(rec: &mut Recorder, w: &Matrix, x: View<'_>, y: Mat<'_>, rows: u32, epilogue: Epilogue<'_>, scratch: View<'_>) {
     let (_, parts) = cut(w.cols, w.rows);
     for part in &w.parts {
@@ -219,51 +257,58 @@ pub fn product(
 ) {
     let (part_blocks, parts) = cut(w.cols, w.rows);
     let tile = plan.tile;
-    let side_by_side = plan.side_by_side && parts > 1;
-    let (bias, add) = (u32::from(epilogue.bias.is_some()), u32::from(epilogue.add));
-    // Something has to be bound.
-    let bias_view = epilogue.bias.unwrap_or(x);
-    let n4 = part.rows.next_multiple_of(4);
-    let vec = side_by_side || [y.ld, part.first, part.rows].iter().all(|v| v.is_multiple_of(4));
-    let unit = if vec { 4 } else { 1 };
-    let mut params = Params {
-        n: if side_by_side { n4 } else { part.rows },
+    let params = Params {
+        n: part.rows,
         blocks: w.blocks(),
         ldx: w.cols / 8,
-        ldy: y.ld / unit,
-        y_at: part.first / unit,
-        bias_at: part.first,
+        ldy: y.ld,
+        y_at: part.first,
+        col_at: 0,
         groups: part.groups(),
         rows,
         part_blocks,
         parts,
         part_stride: 0,
-        bias,
-        add,
+        add: u32::from(epilogue.add),
     };
-    if side_by_side {
-        (params.ldy, params.y_at, params.parts, params.part_stride, params.bias, params.add) = (n4 / 4, 0, 1, rows * n4 / 4, 0, 0);
+    let mut run = |tile: Tile, store: Store, params: Params, to: View<'_>, cols: u32, z: u32| {
+        let key = (part.ty as u64) << 32 | u64::from(tile.rows << 20 | tile.cols << 10 | tile.step << 2) | store as u64;
+        let kernel = rec.gpu().remembered(("matmul_tensor.wgsl", key), |gpu| variant(part.ty, tile, store).kernel(gpu));
+        let cost = Work::product(rows, cols, w.cols, part.bytes() * u64::from(cols) / u64::from(part.rows));
+        rec.dispatch(&kernel, &part.views(&[x, to]), &params, [rows.div_ceil(tile.rows), cols.div_ceil(tile.cols), z], cost);
+    };
+    let mut last = ReduceParams {
+        n: part.rows,
+        ldp: 0,
+        ldy: y.ld,
+        y_at: part.first,
+        bias_at: part.first,
+        parts: 0,
+        part_stride: 0,
+        bias: u32::from(epilogue.bias.is_some()),
+        add: 1,
+    };
+    if plan.side_by_side && parts > 1 {
+        let (padded, cols) = (rows.next_multiple_of(tile.rows), part.rows.next_multiple_of(tile.cols));
+        let stride = padded * cols;
+        debug_assert!(u64::from(parts * stride) * 4 <= scratch.size);
+        let params = Params { ldy: cols / 4, y_at: 0, parts: 1, part_stride: stride / 4, add: 0, ..params };
+        run(tile, Store::Tiles, params, scratch, cols, parts);
+        (last.ldp, last.parts, last.part_stride, last.add) = (cols, parts, stride, u32::from(epilogue.add));
+    } else {
+        // Whole tiles, then the columns that fill none.
+        let aligned = y.ld.is_multiple_of(4) && part.first.is_multiple_of(4);
+        let whole = if aligned { part.rows / tile.cols * tile.cols } else { 0 };
+        let store = if parts > 1 || epilogue.add { Store::Sums } else { Store::Tiles };
+        run(tile, store, Params { ldy: y.ld / 4, y_at: part.first / 4, ..params }, y.view, whole, 1);
+        let checked = CHECKED[usize::from(!w.blocks().is_multiple_of(2))];
+        run(checked, Store::Checked, Params { col_at: whole, ..params }, y.view, part.rows - whole, 1);
     }
-    let to = if side_by_side { scratch } else { y.view };
-    let kernel = variant(part.ty, tile, vec).kernel(rec.gpu());
-    let z = if side_by_side { parts } else { 1 };
-    let cost = Work::product(rows, part.rows, w.cols, part.bytes());
-    rec.dispatch(&kernel, &part.views(&[x, to, bias_view]), &params, [rows.div_ceil(tile.rows), part.rows.div_ceil(tile.cols), z], cost);
-    if side_by_side {
-        let params = ReduceParams {
-            n: part.rows,
-            ldp: n4,
-            ldy: y.ld,
-            y_at: part.first,
-            bias_at: part.first,
-            parts,
-            part_stride: rows * n4,
-            bias,
-            add,
-        };
-        let kernel = reduce_variant().kernel(rec.gpu());
+    if last.parts > 0 || last.bias > 0 {
+        let kernel = rec.gpu().remembered(("tensor_reduce.wgsl", 0), |gpu| reduce_variant().kernel(gpu));
         let cost = u64::from(rows) * u64::from(part.rows) * u64::from(parts);
-        rec.dispatch(&kernel, &[scratch, y.view, bias_view], &params, [rows, part.rows.div_ceil(128), 1], cost);
+        let views = [scratch, y.view, epilogue.bias.unwrap_or(x)];
+        rec.dispatch(&kernel, &views, &last, [rows, part.rows.div_ceil(128), 1], cost);
     }
 }
 
@@ -281,7 +326,7 @@ mod tests {
     /// f16 rows with the padding that the product wants, of garbage that no output may see.
     fn upload_x(gpu: &Gpu, x: &[f32], k: usize) -> crate::gpu::Buffer {
         let mut bits = half::reference(x);
-        bits.resize(bits.len() + ROW_PADDING as usize * k, 0x7e00);
+        bits.resize(padded(ROWS as u32) as usize * k, 0x7e00);
         upload(gpu, &bits)
     }
 
@@ -334,7 +379,7 @@ mod tests {
             for n in [1, 64, 200, 1024, 2560, 4096, 9000] {
                 let (part, parts) = cut(k, n);
                 assert!(part * parts >= k / 32 && part * (parts - 1) < k / 32 && part % 2 == 0);
-                assert!(u64::from(parts * n.next_multiple_of(4)) <= 8192 || parts == 1);
+                assert!(parts == 1 || parts * n <= 8192);
             }
         }
     }
@@ -354,29 +399,33 @@ mod tests {
             let x: Vec<f32> = random.values(ROWS * k);
             let bits = upload_x(&gpu, &x, k);
             let bias = random.values(n);
-            let before = random.values(ROWS * n);
+            let before = random.values(padded(ROWS as u32) as usize * (n + 12));
             let bias_buffer = upload(&gpu, &bias);
-            let scratch = block_on(gpu.buffer("scratch", scratch_bytes(ROWS as u64))).unwrap();
+            let scratch = block_on(gpu.buffer("scratch", scratch_bytes(ROWS as u32))).unwrap();
+            // Rows of y are longer than the product, and there are whole tiles of them.
+            let ld = n + 12;
+            let padded = padded(ROWS as u32) as usize;
             for (with_bias, add) in [(false, false), (true, true)] {
                 let epilogue = Epilogue { bias: with_bias.then(|| bias_buffer.all()), add };
                 let mut first: Option<Vec<u32>> = None;
-                for tile in TILES {
-                    if !w.blocks().is_multiple_of(tile.step / 32) {
-                        continue;
-                    }
+                // The end of the kernel is the same for every type, and each variant takes about a second to compile.
+                let all = [TensorType::F32, TensorType::Q8_0, TensorType::Q4_K].contains(&ty);
+                for tile in if all { &TILES[..] } else { &TILES[2..4] } {
+                    let tile = *tile;
                     for (side_by_side, rows) in [(false, ROWS), (true, ROWS), (false, 1), (true, 33), (false, 150)] {
                         let y = upload(&gpu, &before);
                         let plan = Plan { tile, side_by_side };
                         for part in &w.parts {
-                            let y = Mat::new(&y, n as u32);
+                            let y = Mat::new(&y, ld as u32);
                             product(&mut rec, &w, part, plan, bits.all(), y, rows as u32, epilogue, scratch.all());
                         }
-                        let found: Vec<u32> = download(&mut rec, &y, ROWS * n);
-                        let rest = found[rows * n..].iter().zip(&before[rows * n..]);
-                        assert!(rest.into_iter().all(|(a, b)| *a == b.to_bits()), "{ty} {plan:?}: wrote beyond {rows} rows");
+                        let found: Vec<u32> = download(&mut rec, &y, padded * ld);
+                        for (found, before) in found.chunks(ld).zip(before.chunks(ld)) {
+                            assert!(found[n..].iter().zip(&before[n..]).all(|(a, b)| *a == b.to_bits()), "{ty} {plan:?}: wrote beside y");
+                        }
                         match &first {
                             None => first = Some(found),
-                            Some(all) => assert!(found[..rows * n] == all[..rows * n], "{ty} {plan:?}, {rows} rows: other bits"),
+                            Some(all) => assert!(found[..rows * ld] == all[..rows * ld], "{ty} {plan:?}, {rows} rows: other bits"),
                         }
                     }
                 }
@@ -387,8 +436,8 @@ mod tests {
                         let pairs = x[m * k..][..k].iter().zip(&values[c * k..][..k]);
                         let mut wanted: f64 = pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
                         scale += wanted * wanted;
-                        wanted += if with_bias { f64::from(bias[c]) } else { 0.0 } + if add { f64::from(before[m * n + c]) } else { 0.0 };
-                        error += (f64::from(found[m * n + c]) - wanted).powi(2);
+                        wanted += if with_bias { f64::from(bias[c]) } else { 0.0 } + if add { f64::from(before[m * ld + c]) } else { 0.0 };
+                        error += (f64::from(found[m * ld + c]) - wanted).powi(2);
                     }
                 }
                 let relative = (error / scale).sqrt();

@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod attention_step;
+pub mod attention_tensor;
 pub mod copy_pages;
 pub mod delta;
 pub mod embed;
@@ -35,6 +36,7 @@ fn shader(name: &str) -> Option<&'static str> {
         "attention_join.wgsl" => include_str!("../../shaders/attention_join.wgsl"),
         "attention_step.wgsl" => include_str!("../../shaders/attention_step.wgsl"),
         "bits.wgsl" => include_str!("../../shaders/bits.wgsl"),
+        "attention_tensor.wgsl" => include_str!("../../shaders/attention_tensor.wgsl"),
         "copy_pages.wgsl" => include_str!("../../shaders/copy_pages.wgsl"),
         "delta_conv.wgsl" => include_str!("../../shaders/delta_conv.wgsl"),
         "delta_finish.wgsl" => include_str!("../../shaders/delta_finish.wgsl"),
@@ -142,6 +144,7 @@ pub fn all_variants() -> Vec<Variant> {
     all.push(quantise::variant());
     all.push(gather::variant());
     all.push(copy_pages::variant());
+    all.push(half::variant());
     for pairs in [rope::Pairs::Halves, rope::Pairs::Adjacent] {
         all.extend([false, true].map(|norm| rope::variant(pairs, norm)));
     }
@@ -158,7 +161,7 @@ pub fn all_variants() -> Vec<Variant> {
 /// Every variant of the tensor tier: they need f16 and cooperative matrices.
 pub fn tensor_variants() -> Vec<Variant> {
     let mut all = matmul_tensor::variants();
-    all.push(half::variant());
+    all.extend(attention_tensor::variants());
     all
 }
 
@@ -213,14 +216,17 @@ mod tests {
         for ty in weight::TYPES {
             validate(&matmul_tensor::values_variant(ty), Capabilities::SHADER_FLOAT16, 0);
         }
-        for tile in matmul_tensor::TILES {
-            let text = matmul_tensor::variant(crate::gguf::TensorType::Q8_0, tile, true).wgsl();
+        let products = matmul_tensor::TILES
+            .map(|t| (matmul_tensor::variant(crate::gguf::TensorType::Q8_0, t, matmul_tensor::Store::Tiles), t.shared_bytes(false)));
+        let attentions = attention_tensor::HEAD_DIMS.map(|d| (attention_tensor::variant(d, false), attention_tensor::shared_bytes(d)));
+        for (variant, bytes) in products.into_iter().chain(attentions) {
+            let text = variant.wgsl();
             let module = naga::front::wgsl::parse_str(&text).unwrap();
             let mut layouter = naga::proc::Layouter::default();
             layouter.update(module.to_ctx()).unwrap();
             let sizes = module.global_variables.iter().filter(|(_, g)| g.space == naga::AddressSpace::WorkGroup);
             let sizes: Vec<u32> = sizes.map(|(_, g)| layouter[g.ty].size).collect();
-            assert_eq!(sizes.iter().sum::<u32>(), tile.shared_bytes());
+            assert_eq!(sizes.iter().sum::<u32>(), bytes);
             assert!(sizes.iter().all(|s| s.is_multiple_of(16)), "a driver places arrays of 8-byte elements by their sizes: {sizes:?}");
         }
     }

@@ -49,10 +49,12 @@ pub enum Form {
     Q8,
     /// Both, for matrices that mix float and integer weights.
     Both,
+    /// f16 as `half.wgsl` says, for the tensor tier.
+    Half,
 }
 
 /// All forms.
-pub const FORMS: [Form; 3] = [Form::Floats, Form::Q8, Form::Both];
+pub const FORMS: [Form; 4] = [Form::Floats, Form::Q8, Form::Both, Form::Half];
 
 impl Form {
     /// The end of a variant's label.
@@ -61,17 +63,18 @@ impl Form {
             Form::Floats => "",
             Form::Q8 => "_q8",
             Form::Both => "_both",
+            Form::Half => "_half",
         }
     }
 
     fn has(self) -> (u32, u32) {
-        (u32::from(self != Form::Q8), u32::from(self != Form::Floats))
+        (u32::from(self != Form::Q8), u32::from(matches!(self, Form::Q8 | Form::Both)))
     }
 
     /// Template definitions of a kernel that writes this form after `reads` read bindings.
     pub fn defs(self, reads: u32) -> Defs {
         let (floats, q8) = self.has();
-        Defs::new().with("FLOATS", floats).with("Q8", q8).with("B_Q8", reads + floats)
+        Defs::new().with("FLOATS", floats).with("Q8", q8).with("B_Q8", reads + floats).with("HALF", u8::from(self == Form::Half))
     }
 
     /// Its bindings.
@@ -102,12 +105,17 @@ impl<'a> Target<'a> {
         Self { form: if both { Form::Both } else { Form::Q8 }, floats, q8: Some(q8) }
     }
 
+    /// To f16 rows of `cols` columns.
+    pub fn half(rows: View<'a>, cols: u32) -> Self {
+        Self { form: Form::Half, floats: Mat { view: rows, ld: cols }, q8: None }
+    }
+
     /// Which forms.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// Row stride of the floats in vec4, and rows that the 8-bit buffers hold.
+    /// Row stride of the floats (f32 or f16) in units of 4, and rows that the 8-bit buffers hold.
     pub fn strides(&self) -> (u32, u32) {
         (self.floats.ld / 4, self.q8.map_or(0, |q| q.rows))
     }

@@ -5,13 +5,13 @@ use super::config::Config;
 use super::weights::{Layer, Mixer, Weights};
 use super::{ModelError, turns};
 use crate::gpu::{Buffer, Gpu, Recorder, View};
-use crate::kernels::attention::{ROWS, Tile, Tiles, attention, rows_for};
+use crate::kernels::attention::{ROWS, Tile, Tiles};
 use crate::kernels::attention_step;
 use crate::kernels::delta::{Segment, Segments, Shape, Vectors, delta};
 use crate::kernels::embed::embed;
 use crate::kernels::gather::gather;
-use crate::kernels::linear::{Input, Linear, Rows, Sizes, Tier};
-use crate::kernels::matmul::{Epilogue, ROW_PADDING};
+use crate::kernels::linear::{Input, Linear, Rows, Sizes, Tier, padded_rows};
+use crate::kernels::matmul::Epilogue;
 use crate::kernels::matvec::{Along, Place, matvec};
 use crate::kernels::rms_norm::rms_norm;
 use crate::kernels::rope::{Positions, Row, rope};
@@ -181,9 +181,9 @@ fn mixed_columns(config: &Config) -> u32 {
     (h.heads * h.head_dim).max(config.delta.map_or(0, |d| d.inner()))
 }
 
-fn sizes(config: &Config, max_rows: u32) -> Sizes {
+fn sizes(config: &Config, tier: Tier, max_rows: u32) -> Sizes {
     Sizes {
-        rows: padded(max_rows) as u32,
+        rows: padded_rows(tier, max_rows),
         widest: config.dim.max(config.ffn).max(mixed_columns(config)),
         tallest: config.dim.max(2 * config.ffn).max(joined_columns(config)),
     }
@@ -192,10 +192,6 @@ fn sizes(config: &Config, max_rows: u32) -> Sizes {
 pub(super) fn shape(config: &Config) -> Shape {
     let (key_heads, value_heads) = config.delta.map_or((0, 0), |d| (d.key_heads, d.value_heads));
     Shape { key_heads, value_heads, eps: config.eps }
-}
-
-fn padded(rows: u32) -> u64 {
-    u64::from(rows.next_multiple_of(ROW_PADDING))
 }
 
 impl Forward {
@@ -209,9 +205,9 @@ impl Forward {
         let pieces = attention_step::scratch_bytes(&config.attention.heads, positions);
         let channels = config.delta.map_or(0, |d| d.channels());
         let row = 3 * config.dim + joined_columns(config) + channels + mixed_columns(config) + 3 * config.ffn;
-        let rows = padded(max_rows) * (u64::from(row) + u64::from(config.dim)) * 4;
+        let rows = u64::from(padded_rows(tier, max_rows)) * (u64::from(row) + u64::from(config.dim)) * 4;
         // What grows with the positions stands beside the old one of half its size.
-        let linear = Linear::bytes(tier, sizes(config, max_rows));
+        let linear = Linear::bytes(tier, sizes(config, tier, max_rows));
         rows + linear + inputs + (table + pieces) * 3 / 2 + 2 * u64::from(config.vocab) * 4 + SMALL
     }
 
@@ -220,12 +216,12 @@ impl Forward {
     /// # Errors
     /// Out of memory.
     pub async fn new(gpu: &Gpu, config: &Config, tier: Tier, max_rows: u32) -> Result<Self, ModelError> {
-        let rows = padded(max_rows);
+        let rows = u64::from(padded_rows(tier, max_rows));
         let matrix = async |label, columns: u32| gpu.buffer(label, rows * u64::from(columns) * 4).await;
         let entries = u64::from(ENTRIES.max(max_rows));
         Ok(Self {
             max_rows,
-            linear: Linear::new(gpu, tier, sizes(config, max_rows)).await?,
+            linear: Linear::new(gpu, tier, sizes(config, tier, max_rows)).await?,
             tokens: gpu.buffer("tokens", entries * 4).await?,
             rows: gpu.buffer("rows", entries * 8).await?,
             tiles: gpu.buffer("tiles", entries * 2 * size_of::<Tile>() as u64).await?,
@@ -300,7 +296,7 @@ impl Forward {
     /// A batch larger than the scratch, or a page table larger than its buffer: split it.
     pub fn run(&self, rec: &mut Recorder, config: &Config, weights: &Weights, cache: &Cache, batch: &Batch) -> Result<(), ModelError> {
         let heads = &config.attention.heads;
-        let tile_rows = rows_for(batch.rows.len() as u32, heads);
+        let tile_rows = self.linear.attention_rows(rec.gpu().info(), batch.rows.len() as u32, heads);
         let (mut tiles, work) = batch.tiles((tile_rows / (heads.heads / heads.kv_heads)).max(1));
         let (out_tiles, out_work) = batch.output_tiles();
         let (count, out_tile_at) = (tiles.len() as u32, tiles.len() as u32);
@@ -380,14 +376,14 @@ impl Forward {
                 match outputs {
                     Outputs::None => return true,
                     Outputs::Same => {
-                        attention(rec, projected, &a.heads, a.gated, kv, tiles(at.tile_at, at.tiles, at.tile_rows, at.work), mixed);
-                        let mixed = self.linear.input(rec, mixed, rows, out);
+                        let tiles = tiles(at.tile_at, at.tiles, at.tile_rows, at.work);
+                        let mixed = self.linear.attention(rec, projected, &a.heads, a.gated, kv, tiles, mixed, rows, out);
                         self.linear.product(rec, out, mixed, x, residual);
                     }
                     Outputs::Packed(count) => {
-                        attention(rec, projected, &a.heads, a.gated, kv, tiles(at.out_tile_at, count, ROWS[0], at.out_work), mixed);
+                        let (tiles, rows) = (tiles(at.out_tile_at, count, ROWS[0], at.out_work), Rows { count });
+                        let mixed = self.linear.attention(rec, projected, &a.heads, a.gated, kv, tiles, mixed, rows, out);
                         gather(rec, x, self.outputs.all(), 0, x_out, config.dim, count);
-                        let mixed = self.linear.input(rec, mixed, Rows { count }, out);
                         self.linear.product(rec, out, mixed, x_out, residual);
                     }
                 }

@@ -11,9 +11,11 @@ mod lab;
 mod pace;
 mod products;
 mod rows;
+mod tensor;
 mod vectors;
 
-use super::matmul_q8;
+use super::matmul_tensor::TILES;
+use super::{attention_tensor, matmul_q8, matmul_tensor};
 use crate::gguf::TensorType;
 use crate::gpu::{Gpu, GpuError};
 use lab::Lab;
@@ -30,8 +32,8 @@ pub struct Check {
     pub passed: bool,
 }
 
-/// How many checks there are, for progress bars.
-pub const COUNT: usize = 212;
+/// How many checks there are without the tensor tier's, for progress bars.
+pub const COUNT: usize = 215;
 
 /// Runs all checks; `seen` hears of each as it is done.
 ///
@@ -62,7 +64,43 @@ pub async fn run(gpu: &Gpu, seen: &mut dyn FnMut(&Check)) -> Result<Vec<Check>, 
     }
     delta::check(&mut lab).await?;
     lab.hand_over(&mut all, seen);
+    if matmul_tensor::check(gpu.info()).is_ok() {
+        for ty in super::weight::TYPES {
+            // Tiles differ in nothing that depends on the type; each takes about a second to compile.
+            let tiles = if ty == TensorType::Q8_0 { &TILES[..] } else { &TILES[2..3] };
+            tensor::products(&mut lab, ty, tiles).await?;
+            lab.hand_over(&mut all, seen);
+        }
+        for head_dim in attention_tensor::HEAD_DIMS {
+            tensor::heads(&mut lab, head_dim).await?;
+            lab.hand_over(&mut all, seen);
+        }
+    }
     Ok(all)
+}
+
+/// Does the tensor tier compute what it should on this device, with weights of these types and heads of this size? Half a second the first
+/// time on a machine (compiling), a few milliseconds later.
+///
+/// # Errors
+/// A device that is lost or out of memory.
+pub async fn tensor_works(gpu: &Gpu, types: &[TensorType], head_dim: u32) -> Result<Result<(), String>, GpuError> {
+    if let Err(reason) = matmul_tensor::check(gpu.info()) {
+        return Ok(Err(reason));
+    }
+    let mut lab = Lab::new(gpu).await?;
+    let mut all = Vec::new();
+    for &ty in types {
+        tensor::products(&mut lab, ty, &TILES[2..3]).await?;
+    }
+    if attention_tensor::HEAD_DIMS.contains(&head_dim) {
+        tensor::heads(&mut lab, head_dim).await?;
+    }
+    lab.hand_over(&mut all, &mut |_| ());
+    Ok(match all.iter().find(|check| !check.passed) {
+        Some(wrong) => Err(format!("its kernel {} computes something else on this device", wrong.kernel)),
+        None => Ok(()),
+    })
 }
 
 #[cfg(test)]

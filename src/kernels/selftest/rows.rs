@@ -1,10 +1,10 @@
 //! Kernels that work on rows: RMSNorm, SwiGLU, gather, RoPE and the statistics over the vocabulary.
 
 use super::lab::{Lab, allowed};
-use crate::gpu::GpuError;
+use crate::gpu::{Buffer, GpuError};
 use crate::kernels::quantise::{Form, Quants, Target};
 use crate::kernels::rope::{Cache, Heads, Pairs, Positions, Row};
-use crate::kernels::{Mat, copy_pages, gather, head, quantise, rms_norm, rope, swiglu};
+use crate::kernels::{Mat, copy_pages, gather, half, head, quantise, rms_norm, rope, swiglu};
 
 pub async fn check(lab: &mut Lab) -> Result<(), GpuError> {
     norm(lab).await?;
@@ -36,6 +36,9 @@ async fn norm(lab: &mut Lab) -> Result<(), GpuError> {
         .map(|v| (v, allowed(v.abs())))
         .collect();
     lab.compare(&rms_norm::variant(Form::Floats).label, got, &wanted);
+    let bh = lab.zeros(rows * cols / 2).await?;
+    rms_norm::rms_norm_to(&mut lab.rec, Mat::new(&bx, ld), bw.all(), Target::half(bh.all(), ld), ld, rows as u32, eps);
+    halves(lab, &rms_norm::variant(Form::Half).label, &bh, &wanted).await?;
     let q = Quants::new(&lab.gpu, rows as u32, ld).await?;
     for both in [false, true] {
         let target = Target::q8(&q, Mat::new(&by, ld), both);
@@ -58,6 +61,14 @@ async fn eight(lab: &mut Lab, label: &str, q: &Quants, wanted: &[(f64, f64)], co
     let sums: Vec<_> =
         blocks().map(|i| (values[i..i + 32].iter().map(|v| f64::from(*v)).sum::<f64>() * f64::from(scales[2 * at(i)]), 1e-5)).collect();
     lab.compare(label, blocks().map(|i| scales[2 * at(i) + 1]).collect::<Vec<_>>(), &sums);
+    Ok(())
+}
+
+/// f16 rows against what they stand for. A driver may make zeros of what is subnormal in f16.
+async fn halves(lab: &mut Lab, label: &str, b: &Buffer, wanted: &[(f64, f64)]) -> Result<(), GpuError> {
+    let got = half::values(&lab.words::<u16>(b, wanted.len() / 2).await?);
+    let wanted: Vec<_> = wanted.iter().map(|(v, allowed)| (*v, allowed + v.abs() / 1024.0 + 1e-3)).collect();
+    lab.compare(label, got, &wanted);
     Ok(())
 }
 
@@ -90,9 +101,14 @@ async fn gated(lab: &mut Lab) -> Result<(), GpuError> {
         swiglu::swiglu_to(&mut lab.rec, Mat::new(&bg, 2 * n as u32), target, n as u32, rows as u32);
         eight(lab, &swiglu::variant(target.form()).label, &q, &wanted, n).await?;
     }
+    let bh = lab.zeros(rows * n / 2).await?;
+    swiglu::swiglu_to(&mut lab.rec, Mat::new(&bg, 2 * n as u32), Target::half(bh.all(), n as u32), n as u32, rows as u32);
+    halves(lab, &swiglu::variant(Form::Half).label, &bh, &wanted).await?;
     let plain: Vec<_> = g.chunks(2 * n).flat_map(|row| &row[..n]).map(|v| (f64::from(*v), 0.0)).collect();
     quantise::quantise(&mut lab.rec, Mat::new(&bg, 2 * n as u32), &q, n as u32, rows as u32);
     eight(lab, &quantise::variant().label, &q, &plain, n).await?;
+    half::to_half(&mut lab.rec, Mat::new(&bg, 2 * n as u32), bh.all(), n as u32, rows as u32);
+    halves(lab, &half::variant().label, &bh, &plain).await?;
     Ok(())
 }
 
