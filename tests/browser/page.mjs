@@ -12,7 +12,7 @@ export const SHORT = {
 export const TINY = 'qwen3-tiny-Q8_0.gguf';
 
 /** The software adapter on a busy machine takes its time, above all to compile. */
-export const PATIENCE = 300_000;
+export const PATIENCE = 600_000;
 
 /** Chooses a file and waits until it is on the GPU. */
 export async function loadFile(page, models, name = TINY, shown = /./) {
