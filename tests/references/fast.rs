@@ -36,8 +36,8 @@ fn compare_by(name: &str, centred: bool) {
             assert!(got.is_finite());
             ours += (got - exact - our_shift).powi(2);
             theirs += (llama - exact - their_shift).powi(2);
-            worst = worst.max((got - exact).abs());
-            most = most.max((llama - exact).abs());
+            worst = worst.max((got - exact - our_shift).abs());
+            most = most.max((llama - exact - their_shift).abs());
         }
     }
     let ratio = (ours / theirs).sqrt();
