@@ -28,12 +28,19 @@ export async function openBrowser({ flags = WEBGPU, ...options } = {}) {
   return context;
 }
 
-/** A page that collects what goes wrong on it. `draft` is what was typed on an earlier visit. */
+/** A page that collects what goes wrong on it. `draft` is what was typed on an earlier visit; what other tests typed is gone then. */
 export async function openPage(context, url, draft) {
   const page = await context.newPage();
   // A machine that builds something else meanwhile draws a frame when it can.
   page.setDefaultTimeout(120_000);
-  if (draft) await page.addInitScript((draft) => { localStorage.getItem('semif.draft') ?? localStorage.setItem('semif.draft', draft); }, JSON.stringify(draft));
+  // Once for each tab: a reload must find what was typed since. The storage is all tests', a tab's own storage is not.
+  if (draft) {
+    await page.addInitScript((draft) => {
+      if (sessionStorage.getItem('begun')) return;
+      sessionStorage.setItem('begun', 'yes');
+      localStorage.setItem('semif.draft', draft);
+    }, JSON.stringify(draft));
+  }
   page.faults = [];
   page.requests = [];
   page.on('console', (message) => { if (message.type() === 'error') page.faults.push(message.text()); });
