@@ -5,11 +5,15 @@ use super::weight::{Matrix, Part, access, defs};
 use super::{Mat, Variant};
 use crate::gguf::TensorType;
 use crate::gpu::template::Defs;
-use crate::gpu::{Access, Recorder, View, Work};
+use crate::gpu::{Access, GpuInfo, Recorder, View, Work};
 use bytemuck::{Pod, Zeroable};
 
-/// Rows of a tile, each a kernel variant; outputs do not depend on the choice.
-pub const TILES: [u32; 2] = [32, 64];
+/// Rows of a tile, each a kernel variant; outputs do not depend on the choice. The first is for adapters that are processors: its threads
+/// share nothing (2.3 times as fast on lavapipe as the tile of 64 rows, docs/experiments.md).
+pub const TILES: [u32; 3] = [PLAIN, 32, 64];
+
+/// Rows of the tile without memory of a workgroup.
+const PLAIN: u32 = 8;
 
 /// Rows that buffers must be padded to, so that no tile leaves them.
 pub const ROW_PADDING: u32 = 64;
@@ -90,11 +94,21 @@ impl Store {
 
 /// The tiled product for weights of `ty`.
 pub fn matmul_variant(ty: TensorType, tile: u32, store: Store) -> Variant {
-    Variant {
-        label: format!("matmul_{}_{tile}x64{}", ty.name(), store.suffix()),
-        file: "matmul.wgsl",
-        defs: store.define(defs(ty)).with("BM", tile).with("RM", tile / 8),
-        access: with_epilogue(ty, store.bias()),
+    let defs = store.define(defs(ty)).with("BM", tile);
+    let (file, defs) = match tile {
+        PLAIN => ("matmul_plain.wgsl", defs.with("WG", 8).with("CN", 8)),
+        _ => ("matmul.wgsl", defs.with("RM", tile / 8)),
+    };
+    let label = format!("matmul_{}_{tile}x64{}", ty.name(), store.suffix());
+    Variant { label, file, defs, access: with_epilogue(ty, store.bias()) }
+}
+
+/// The tile for so many rows on this device.
+fn tile(gpu: &GpuInfo, rows: u32) -> u32 {
+    match rows {
+        _ if gpu.software => PLAIN,
+        0..=32 => 32,
+        _ => 64,
     }
 }
 
@@ -110,12 +124,19 @@ pub struct Epilogue<'a> {
 /// `y[m, :] (+)= x[m, :] w^T (+ bias)` for m < `rows`. x is padded to [`ROW_PADDING`] rows; `scratch` holds the pieces of a split of k (as
 /// many f32 as [`super::split::scratch`] says).
 pub fn matmul(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, y: Mat<'_>, rows: u32, epilogue: Epilogue<'_>, scratch: View<'_>) {
+    let tile = tile(rec.gpu().info(), rows);
+    with_tile(rec, w, x, y, rows, epilogue, scratch, tile);
+}
+
+/// The same in a tile of [`TILES`].
+#[allow(clippy::too_many_arguments)]
+pub fn with_tile(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, y: Mat<'_>, rows: u32, epilogue: Epilogue<'_>, scratch: View<'_>, tile: u32) {
     for part in &w.parts {
-        matmul_part(rec, part, w.blocks(), x, y, rows, epilogue, scratch);
+        part_with_tile(rec, part, w.blocks(), x, y, rows, epilogue, scratch, tile);
     }
 }
 
-/// The same for one part of a matrix of `blocks` blocks of 32 in a row.
+/// The product with one part of a matrix of `blocks` blocks of 32 in a row.
 #[allow(clippy::too_many_arguments)]
 pub fn matmul_part(
     rec: &mut Recorder,
@@ -127,7 +148,22 @@ pub fn matmul_part(
     epilogue: Epilogue<'_>,
     scratch: View<'_>,
 ) {
-    let tile = if rows <= 32 { 32 } else { 64 };
+    let tile = tile(rec.gpu().info(), rows);
+    part_with_tile(rec, part, blocks, x, y, rows, epilogue, scratch, tile);
+}
+
+#[allow(clippy::too_many_arguments)]
+fn part_with_tile(
+    rec: &mut Recorder,
+    part: &Part,
+    blocks: u32,
+    x: Mat<'_>,
+    y: Mat<'_>,
+    rows: u32,
+    epilogue: Epilogue<'_>,
+    scratch: View<'_>,
+    tile: u32,
+) {
     let cut = split(blocks, part.rows);
     let store = Store::new(cut.count, &epilogue);
     let kernel = matmul_variant(part.ty, tile, store).kernel(rec.gpu());
@@ -193,18 +229,21 @@ mod tests {
             let x = upload(&gpu, &x);
             let bias = random.values(n);
             let before = random.values(64 * n);
-            for (with_bias, add) in [(false, false), (true, true)] {
+            for ((with_bias, add), tile) in
+                [(false, false), (true, true)].into_iter().flat_map(|epilogue| TILES.map(|tile| (epilogue, tile)))
+            {
                 let y = upload(&gpu, &before);
                 let bias_buffer = upload(&gpu, &bias);
                 let epilogue = Epilogue { bias: with_bias.then(|| bias_buffer.all()), add };
-                matmul(&mut rec, &w, Mat::new(&x, k as u32), Mat::new(&y, n as u32), rows as u32, epilogue, scratch.all());
+                let (xs, ys) = (Mat::new(&x, k as u32), Mat::new(&y, n as u32));
+                with_tile(&mut rec, &w, xs, ys, rows as u32, epilogue, scratch.all(), tile);
                 let found: Vec<f32> = download(&mut rec, &y, rows * n);
                 let expect = |i: usize| {
                     wanted[i] + if with_bias { f64::from(bias[i % n]) } else { 0.0 } + if add { f64::from(before[i]) } else { 0.0 }
                 };
                 let wanted: Vec<f64> = (0..rows * n).map(expect).collect();
                 let e = relative(&found, &wanted, &magnitude);
-                assert!(e < 2e-6, "{ty}: {e}");
+                assert!(e < 2e-6, "{ty}, tile of {tile} rows: {e}");
             }
         }
     }
@@ -219,18 +258,21 @@ mod tests {
         let scratch = block_on(gpu.buffer("pieces", scratch(n as u32, 128) * 4)).unwrap();
         let (w, _) = matrix(&gpu, &[(TensorType::Q4_K, n)], k, &mut random);
         let x = random.values(128 * k);
-        let mut run = |x: &[f32], rows: usize| -> Vec<u32> {
+        let mut run = |x: &[f32], rows: usize, tile: u32| -> Vec<u32> {
             let (x, y) = (upload(&gpu, x), upload(&gpu, &vec![0f32; 128 * n]));
-            matmul(&mut rec, &w, Mat::new(&x, k as u32), Mat::new(&y, n as u32), rows as u32, Epilogue::default(), scratch.all());
+            let (xs, ys) = (Mat::new(&x, k as u32), Mat::new(&y, n as u32));
+            with_tile(&mut rec, &w, xs, ys, rows as u32, Epilogue::default(), scratch.all(), tile);
             download(&mut rec, &y, rows * n)
         };
-        let all = run(&x, 128);
-        for rows in [1, 20, 32, 33, 64, 100] {
-            assert_eq!(run(&x, rows), all[..rows * n], "{rows} rows");
-        }
+        let all = run(&x, 128, 64);
         // Row 70 alone, moved to the front.
         let mut moved = vec![0.25; 128 * k];
         moved[..k].copy_from_slice(&x[70 * k..71 * k]);
-        assert_eq!(run(&moved, 1), all[70 * n..71 * n]);
+        for tile in TILES {
+            for rows in [1, 20, 32, 33, 64, 100, 128] {
+                assert_eq!(run(&x, rows, tile), all[..rows * n], "{rows} rows, tile of {tile}");
+            }
+            assert_eq!(run(&moved, 1, tile), all[70 * n..71 * n], "tile of {tile}");
+        }
     }
 }

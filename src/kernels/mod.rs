@@ -33,6 +33,7 @@ fn shader(name: &str) -> Option<&'static str> {
     Some(match name {
         "add_parts.wgsl" => include_str!("../../shaders/add_parts.wgsl"),
         "attention.wgsl" => include_str!("../../shaders/attention.wgsl"),
+        "matmul_plain.wgsl" => include_str!("../../shaders/matmul_plain.wgsl"),
         "attention_join.wgsl" => include_str!("../../shaders/attention_join.wgsl"),
         "attention_step.wgsl" => include_str!("../../shaders/attention_step.wgsl"),
         "bits.wgsl" => include_str!("../../shaders/bits.wgsl"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::lab::{Lab, allowed};
 use crate::gguf::TensorType;
 use crate::gpu::GpuError;
-use crate::kernels::matmul::{Epilogue, ROW_PADDING, Store, TILES, matmul, matmul_variant};
+use crate::kernels::matmul::{Epilogue, ROW_PADDING, Store, TILES, matmul_variant, with_tile};
 use crate::kernels::split;
 use crate::kernels::weight::{Matrix, Part};
 use crate::kernels::{Mat, embed, head};
@@ -101,10 +101,10 @@ pub async fn check(lab: &mut Lab, ty: TensorType, cols: usize) -> Result<(), Gpu
             old + if with_bias { f64::from(bias[n]) } else { 0.0 }
         };
         let epilogue = Epilogue { bias: with_bias.then(|| bbias.all()), add };
-        for (tile, rows) in TILES.into_iter().zip([5, most]) {
+        for (tile, rows) in TILES.into_iter().zip([5, 5, most]) {
             let by = lab.buffer(&before).await?;
             let (bx, by) = (Mat::new(&bx, cols as u32), Mat::new(&by, 128));
-            matmul(&mut lab.rec, &matrix, bx, by, rows as u32, epilogue, scratch.all());
+            with_tile(&mut lab.rec, &matrix, bx, by, rows as u32, epilogue, scratch.all(), tile);
             let y: Vec<f32> = lab.words(by.view.buffer, rows * 128).await?;
             let label = matmul_variant(ty, tile, Store::new(pieces, &epilogue)).label;
             // Every row of the small product, a few of the large one.
