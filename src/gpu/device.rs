@@ -16,6 +16,8 @@ pub struct GpuOptions {
     pub default_limits: bool,
     /// Allow f16 in shaders where the adapter has it, even without cooperative matrices (for tests of the tensor tier's decoding).
     pub half: bool,
+    /// Take a software adapter for hardware, so that tests run the kernels that are chosen there.
+    pub as_hardware: bool,
     /// Use at most so many bytes of GPU memory, however much there is.
     pub memory: Option<u64>,
     /// Allow no storage binding larger than this many bytes, so that tests see what a small adapter would.
@@ -191,7 +193,7 @@ impl Gpu {
             }
         };
         let summary = summary(adapter);
-        let software = summary.kind == "cpu" || probe::software(&summary.name).await;
+        let software = !options.as_hardware && (summary.kind == "cpu" || probe::software(&summary.name).await);
         let mut abilities = probe::of(&instance, adapter, software, options.default_limits);
         let mut features = wgpu::Features::empty();
         if !options.default_limits {

@@ -4,7 +4,7 @@
 use super::weight::{Matrix, Part, access, defs};
 use super::{Mat, Variant};
 use crate::gguf::TensorType;
-use crate::gpu::{Access, Recorder, View, Work};
+use crate::gpu::{Access, GpuInfo, Recorder, View, Work};
 use bytemuck::{Pod, Zeroable};
 
 /// Columns up to which a matrix-vector product can take the RMSNorm before it along: they stand in workgroup memory.
@@ -47,9 +47,17 @@ impl Kind {
     };
 }
 
-/// Rows that a workgroup may take.
+/// Rows a workgroup of the kernel for adapters that are processors, which shares nothing between threads and takes no norm and no pairs
+/// along.
+const PLAIN: u32 = 64;
+
+/// Rows that a workgroup may take, each a kernel of its own.
 pub fn rows_of(kind: Kind) -> &'static [u32] {
-    if kind == Kind::default() { &[8, 32] } else { &[8] }
+    match kind {
+        Kind { norm: true, .. } => &[8],
+        Kind { bias: false, add: false, .. } => &[8, 32, PLAIN],
+        _ => &[8, PLAIN],
+    }
 }
 
 /// The kernel for weights of `ty`, `rows` of them a workgroup.
@@ -67,9 +75,10 @@ pub fn variant(ty: TensorType, rows: u32, kind: Kind) -> Variant {
     rest.extend([Access::Read].repeat(usize::from(kind.bias) + usize::from(kind.norm)));
     Variant {
         label: format!("matvec_{}_{rows}{pair}{norm}{bias}{add}", ty.name()),
-        file: "matvec.wgsl",
+        file: if rows == PLAIN { "matvec_plain.wgsl" } else { "matvec.wgsl" },
         defs: defs(ty)
             .with("R", rows)
+            .with("CN", 4)
             .with("DEEP", deep)
             .with("BIAS", u8::from(kind.bias))
             .with("ADD", u8::from(kind.add))
@@ -105,21 +114,25 @@ pub struct Place<'a> {
 }
 
 /// Can the norm before a product with `w` go along?
-pub fn takes_norm(w: &Matrix) -> bool {
-    w.cols <= NORM_COLS
+pub fn takes_norm(gpu: &GpuInfo, w: &Matrix) -> bool {
+    !gpu.software && w.cols <= NORM_COLS
 }
 
 /// Can gate and up in `w` be multiplied as pairs? They must be one part.
-pub fn takes_pairs(w: &Matrix) -> bool {
-    takes_norm(w) && w.parts.len() == 1 && w.rows.is_multiple_of(64)
+pub fn takes_pairs(gpu: &GpuInfo, w: &Matrix) -> bool {
+    takes_norm(gpu, w) && w.parts.len() == 1 && w.rows.is_multiple_of(64)
 }
 
-/// `y[y_at ..] (+)= w norm(x[row, :]) (+ bias)`
+/// `y[y_at ..] (+)= w norm(x[row, :]) (+ bias)`, a norm where [`takes_norm`] allows.
 pub fn matvec(rec: &mut Recorder, w: &Matrix, at: Place<'_>, along: Along<'_>) {
     for part in &w.parts {
         let kind = Kind { bias: along.bias.is_some(), add: along.add, norm: along.norm.is_some(), pair: false };
         // Few rows are cut finer, so that all of a large GPU reads; a choice by the matrix alone.
-        let rows = if part.rows >= 32768 && kind == Kind::default() { 32 } else { 8 };
+        let rows = match kind {
+            Kind { norm: false, .. } if rec.gpu().info().software => PLAIN,
+            _ if part.rows >= 32768 && kind == Kind::default() => 32,
+            _ => 8,
+        };
         product(rec, w, part, rows, kind, at, along);
     }
 }

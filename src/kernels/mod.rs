@@ -52,6 +52,7 @@ fn shader(name: &str) -> Option<&'static str> {
         "matmul_tensor.wgsl" => include_str!("../../shaders/matmul_tensor.wgsl"),
         "matmul_tensor_load.wgsl" => include_str!("../../shaders/matmul_tensor_load.wgsl"),
         "matvec.wgsl" => include_str!("../../shaders/matvec.wgsl"),
+        "matvec_plain.wgsl" => include_str!("../../shaders/matvec_plain.wgsl"),
         "peak_dot4.wgsl" => include_str!("../../shaders/peak_dot4.wgsl"),
         "peak_fma.wgsl" => include_str!("../../shaders/peak_fma.wgsl"),
         "peak_matrix.wgsl" => include_str!("../../shaders/peak_matrix.wgsl"),

@@ -53,7 +53,7 @@ impl Forward {
             self.step_mix(rec, config, layer, cache, i, at, position);
             let norm = layer.ffn_norm.view();
             let hidden = Mat::new(&self.hidden, config.ffn);
-            if takes_pairs(&layer.gate_up) {
+            if takes_pairs(rec.gpu().info(), &layer.gate_up) {
                 gate_up(rec, &layer.gate_up, Place { x, row: 0, y: hidden.view, y_at: 0 }, (norm, eps));
             } else {
                 let both = Mat::new(&self.gate_up, 2 * config.ffn);
@@ -69,7 +69,7 @@ impl Forward {
     /// `y = w norm(x) (+ bias)` for the residual row.
     fn normed_product(&self, rec: &mut Recorder, w: &Matrix, norm: View<'_>, eps: f32, bias: Option<View<'_>>, y: View<'_>) {
         let x = Mat::new(&self.x, w.cols);
-        if takes_norm(w) {
+        if takes_norm(rec.gpu().info(), w) {
             return matvec(rec, w, Place { x, row: 0, y, y_at: 0 }, Along { norm: Some((norm, eps)), bias, add: false });
         }
         let normed = Mat::new(&self.normed, w.cols);
