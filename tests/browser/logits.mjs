@@ -17,13 +17,19 @@ const farthest = (found, wanted) => Math.max(...wanted.map((value, i) => Math.ab
 
 export default function ({ browser, home, model, models }) {
   const tests = {};
+  // One page for all of them: its kernels are compiled once. After a failure the next test gets a fresh one.
+  let shared;
   const withPage = async (use) => {
-    const page = await openPage(browser, `${home}?test`);
-    await page.waitForFunction(() => window.semif, null, { timeout: 60_000 });
+    if (!shared || shared.isClosed()) {
+      shared = await openPage(browser, `${home}?test`);
+      shared.setDefaultTimeout(0);
+      await shared.waitForFunction(() => window.semif, null, { timeout: 60_000 });
+    }
     try {
-      return await use(page);
-    } finally {
-      await page.close();
+      return await use(shared);
+    } catch (error) {
+      await shared.close();
+      throw error;
     }
   };
   for (const name of TINY) {
@@ -62,5 +68,10 @@ export default function ({ browser, home, model, models }) {
   if (!fs.existsSync(path.join(models, 'smollm2.gguf'))) {
     tests['logits of a real prompt, here and natively'] = () => { throw new Skip('smollm2.gguf is not in SEMIF_TEST_MODELS'); };
   }
+  tests['the page of the logits had no complaint'] = async () => {
+    if (!shared || shared.isClosed()) throw new Skip('no logits were compared');
+    equal(shared.faults, [], 'the browser complained');
+    await shared.close();
+  };
   return tests;
 }
