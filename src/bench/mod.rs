@@ -6,6 +6,7 @@ pub mod products;
 pub mod shared;
 pub mod speed;
 mod story;
+pub mod suite;
 pub mod synthetic;
 
 /// Tokens from a seed: ids below `vocab` from xorshift64, the same everywhere.

@@ -7,14 +7,14 @@ use crate::decision::{Choice, Json, Row, Wording};
 use crate::engine::{Ask, Engine, EngineError, SharedAsk, shared_prefix};
 use crate::gpu::now_seconds;
 use crate::text::{Parse, TextModel};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
 /// Token lists of one state.
 pub type Prompts = Vec<Vec<u32>>;
 
 /// What is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workload {
     /// Different states.
     pub states: usize,
@@ -102,10 +102,10 @@ impl Workload {
 }
 
 /// One way of reading the workload.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PathReport {
     /// `fresh`, `serial`, `shared`.
-    pub path: &'static str,
+    pub path: String,
     /// Prompts read.
     pub decisions: usize,
     /// Seconds for all of them.
@@ -129,7 +129,7 @@ pub struct PathReport {
 }
 
 /// All paths.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// What was asked.
     pub workload: Workload,
@@ -186,24 +186,28 @@ pub async fn run(
         let (mut logits, mut times) = (Vec::new(), Vec::new());
         for (prompts, prefix) in states.iter().zip(&prefixes) {
             let start = now_seconds();
-            let mut go_on = |done: usize| match progress(path, done, all) {
-                ControlFlow::Continue(()) => Ok(()),
-                ControlFlow::Break(()) => Err(EngineError::Cancelled),
-            };
-            go_on(logits.len())?;
+            if progress(path, logits.len(), all).is_break() {
+                return Err(EngineError::Cancelled);
+            }
             if path == "shared" {
-                let together: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-                logits.extend(together_read(engine, &together, *prefix, &labels).await?);
+                let (together, done) = (prompts.iter().map(Vec::as_slice).collect::<Vec<_>>(), logits.len());
+                logits.extend(together_read(engine, &together, *prefix, &labels, &mut || progress(path, done, all)).await?);
             } else {
                 for prompt in prompts {
+                    let done = logits.len();
+                    if progress(path, done, all).is_break() {
+                        return Err(EngineError::Cancelled);
+                    }
                     logits.push(match path {
                         "fresh" => {
                             let ask = Ask { labels: labels.clone(), ..Ask::default() };
                             engine.logits(prompt, &ask).await?.labels
                         }
-                        _ => together_read(engine, &[prompt], *prefix, &labels).await?.pop().unwrap_or_default(),
+                        _ => together_read(engine, &[prompt], *prefix, &labels, &mut || progress(path, done, all))
+                            .await?
+                            .pop()
+                            .unwrap_or_default(),
                     });
-                    go_on(logits.len())?;
                 }
             }
             times.push(now_seconds() - start);
@@ -214,7 +218,7 @@ pub async fn run(
         }
         let (flips, max_difference, same_bits) = compare(&fresh, &logits);
         paths.push(PathReport {
-            path,
+            path: path.into(),
             decisions: logits.len(),
             seconds,
             decisions_per_second: logits.len() as f64 / seconds.max(1e-9),
@@ -244,7 +248,7 @@ pub async fn together(engine: &mut Engine, workload: &Workload) -> Result<(), En
     engine.clear_cache();
     for prompts in &states {
         let all: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-        together_read(engine, &all, workload.state_tokens, &labels(vocab)).await?;
+        together_read(engine, &all, workload.state_tokens, &labels(vocab), &mut || ControlFlow::Continue(())).await?;
     }
     Ok(())
 }
@@ -253,9 +257,15 @@ fn shared(prompts: &[Vec<u32>]) -> usize {
     shared_prefix(&prompts.iter().map(Vec::as_slice).collect::<Vec<_>>())
 }
 
-async fn together_read(engine: &mut Engine, prompts: &[&[u32]], prefix: usize, labels: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
+async fn together_read(
+    engine: &mut Engine,
+    prompts: &[&[u32]],
+    prefix: usize,
+    labels: &[u32],
+    go: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<Vec<Vec<f32>>, EngineError> {
     let ask = SharedAsk { labels: labels.to_vec(), stats: false, prefix };
-    let read = engine.read_shared(prompts, &ask, &mut || ControlFlow::Continue(())).await?;
+    let read = engine.read_shared(prompts, &ask, go).await?;
     Ok(read.readings.into_iter().map(|r| r.labels).collect())
 }
 
@@ -265,7 +275,7 @@ async fn warm_up(engine: &mut Engine, states: &[Vec<Vec<u32>>], labels: &[u32]) 
     let few: Vec<&[u32]> = prompts.iter().take(2).map(Vec::as_slice).collect();
     let ask = Ask { labels: labels.to_vec(), ..Ask::default() };
     engine.logits(few[0], &ask).await?;
-    together_read(engine, &few, shared_prefix(&few), labels).await?;
+    together_read(engine, &few, shared_prefix(&few), labels, &mut || ControlFlow::Continue(())).await?;
     Ok(())
 }
 

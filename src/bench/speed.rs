@@ -4,11 +4,11 @@ use super::{Tokens, labels, percentile};
 use crate::engine::{Ask, Engine, EngineError, LoadOptions, LoadProgress, LoadTimes};
 use crate::gguf::ByteSource;
 use crate::gpu::{Gpu, GpuInfo, GpuOptions, now_seconds};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
 /// One prompt length.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PromptReport {
     /// Tokens of the prompt.
     pub tokens: usize,
@@ -20,20 +20,34 @@ pub struct PromptReport {
     pub tokens_per_second: f64,
 }
 
-/// Reads prompts of each length `repeats` times, after one run that is not counted; 20 logits come back each time.
+/// Hears between the chunks of a prompt or after each token, and may stop a bench.
+pub type Go<'a> = &'a mut dyn FnMut() -> ControlFlow<()>;
+
+/// Reads prompts of each length `repeats` times, after one run that is not counted; 20 logits come back each time. With `go`, as for decisions
+/// that somebody may cancel.
 ///
 /// # Errors
-/// A length over the budget, GPU faults.
-pub async fn prompt(engine: &mut Engine, lengths: &[usize], repeats: usize) -> Result<Vec<PromptReport>, EngineError> {
+/// A length over the budget, GPU faults, [`EngineError::Cancelled`].
+pub async fn prompt(
+    engine: &mut Engine,
+    lengths: &[usize],
+    repeats: usize,
+    mut go: Option<Go<'_>>,
+) -> Result<Vec<PromptReport>, EngineError> {
     let vocab = engine.info().vocab;
     let ask = Ask { labels: labels(vocab), ..Ask::default() };
     let mut reports = Vec::with_capacity(lengths.len());
     for &tokens in lengths {
         let ids = Tokens::new(tokens as u64).take(tokens, vocab);
-        engine.logits(&ids, &ask).await?;
         let mut times = Vec::with_capacity(repeats);
-        for _ in 0..repeats.max(1) {
-            times.push(engine.logits(&ids, &ask).await?.forward_seconds);
+        for run in 0..=repeats.max(1) {
+            let read = match &mut go {
+                Some(go) => engine.logits_with(&ids, &ask, go).await?,
+                None => engine.logits(&ids, &ask).await?,
+            };
+            if run > 0 {
+                times.push(read.forward_seconds);
+            }
         }
         let seconds = percentile(&times, 0.5);
         let tokens_per_second = tokens as f64 / seconds.max(1e-9);
@@ -54,7 +68,7 @@ pub async fn once(engine: &mut Engine, tokens: usize) -> Result<(), EngineError>
 }
 
 /// Generation after one prompt length.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GenerateReport {
     /// Tokens of the prompt.
     pub prompt: usize,
@@ -66,18 +80,31 @@ pub struct GenerateReport {
     pub tokens_per_second: f64,
 }
 
-/// Generates `new` tokens after prompts of each length, `repeats` times after one run that counts only where it is the only one. No token ends it.
+/// Generates `new` tokens after prompts of each length, `repeats` times after one run that counts only where it is the only one. No token ends
+/// it, but `go` may.
 ///
 /// # Errors
-/// Prompt and answer over the budget, GPU faults.
-pub async fn generate(engine: &mut Engine, lengths: &[usize], new: usize, repeats: usize) -> Result<Vec<GenerateReport>, EngineError> {
+/// Prompt and answer over the budget, GPU faults, [`EngineError::Cancelled`].
+pub async fn generate(
+    engine: &mut Engine,
+    lengths: &[usize],
+    new: usize,
+    repeats: usize,
+    mut go: Option<Go<'_>>,
+) -> Result<Vec<GenerateReport>, EngineError> {
     let vocab = engine.info().vocab;
     let mut reports = Vec::with_capacity(lengths.len());
     for &prompt in lengths {
         let ids = Tokens::new(prompt as u64).take(prompt, vocab);
         let (mut first, mut rates, mut tokens) = (Vec::new(), Vec::new(), 0);
         for run in 0..=repeats {
-            let made = engine.generate(&ids, new, &[], &mut |_| ControlFlow::Continue(())).await?;
+            let made = match &mut go {
+                Some(go) => engine.generate(&ids, new, &[], &mut |_| go()).await?,
+                None => engine.generate(&ids, new, &[], &mut |_| ControlFlow::Continue(())).await?,
+            };
+            if made.cancelled {
+                return Err(EngineError::Cancelled);
+            }
             tokens = made.tokens.len();
             if run > 0 || repeats == 0 {
                 first.push(made.first_token_seconds);

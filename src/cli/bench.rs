@@ -213,7 +213,7 @@ fn sizes(tokens: &[u32]) -> Vec<usize> {
 fn prompt(args: &PromptArgs) -> Result<Exit, Failure> {
     let lengths = sizes(&args.tokens);
     let (model, mut runner) = open(&args.model, lengths.iter().copied().max().unwrap_or(1))?;
-    let results = pollster::block_on(speed::prompt(&mut runner.engine, &lengths, args.repeat as usize))?;
+    let results = pollster::block_on(speed::prompt(&mut runner.engine, &lengths, args.repeat as usize, None))?;
     for &tokens in &lengths {
         profile(&args.model, &mut runner, &format!("{tokens} tokens"), async |engine| speed::once(engine, tokens).await)?;
     }
@@ -234,10 +234,10 @@ fn prompt(args: &PromptArgs) -> Result<Exit, Failure> {
 fn generate(args: &GenerateArgs) -> Result<Exit, Failure> {
     let lengths = sizes(&args.tokens);
     let (model, mut runner) = open(&args.model, lengths.iter().copied().max().unwrap_or(1) + args.max_new as usize)?;
-    let work = speed::generate(&mut runner.engine, &lengths, args.max_new as usize, args.repeat as usize);
+    let work = speed::generate(&mut runner.engine, &lengths, args.max_new as usize, args.repeat as usize, None);
     let results = pollster::block_on(work)?;
     for &tokens in &lengths {
-        let once = async |engine: &mut Engine| speed::generate(engine, &[tokens], args.max_new as usize, 0).await.map(|_| ());
+        let once = async |engine: &mut Engine| speed::generate(engine, &[tokens], args.max_new as usize, 0, None).await.map(|_| ());
         profile(&args.model, &mut runner, &format!("{} tokens after {tokens}, with the prompt", args.max_new), once)?;
     }
     let mut table = format!("{:>8} {:>8} {:>12} {:>12}\n", "prompt", "new", "first token", "tokens/s");

@@ -64,7 +64,7 @@ impl Default for LoadOptions {
 }
 
 /// Where the time of a load went, in seconds. Tokenizer and kernels are made beside the weights, natively.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct LoadTimes {
     /// Reading the header and vocabulary.
     pub header: f64,

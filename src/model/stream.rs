@@ -50,7 +50,7 @@ impl Piece {
 }
 
 /// Where the time of an upload went: seconds of all threads together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct StreamTimes {
     /// Threads that worked.
     pub threads: usize,
