@@ -169,7 +169,7 @@ impl Runner {
         bar.set_message("loading");
         let loaded = pollster::block_on(Engine::load(&gpu, source, &options, &mut |progress| {
             match progress {
-                LoadProgress::Header => {}
+                LoadProgress::Header | LoadProgress::Kernels(_) => {}
                 LoadProgress::Weights { done, total } => {
                     bar.set_length(total);
                     bar.set_position(done);

@@ -1,5 +1,6 @@
 //! A loaded model and what is asked of it: logits, decisions, generation.
 
+mod ahead;
 mod decide;
 mod error;
 #[cfg(test)]
@@ -40,7 +41,9 @@ pub enum LoadProgress {
         /// Bytes in all.
         total: u64,
     },
-    /// Compiling kernels and running a token through them.
+    /// So many kernels are being compiled, beside the weights; not told where none is.
+    Kernels(usize),
+    /// Compiling what is not compiled yet and running a token through it.
     WarmUp,
 }
 
@@ -168,28 +171,7 @@ impl Engine {
         let allocated = now_seconds();
         let mut upload = |p: UploadProgress| progress(LoadProgress::Weights { done: p.done, total: p.total });
         let (weights, loading) = Weights::allocate(gpu, source, &config, &plan, &mut upload).await?;
-        let mut engine = Engine {
-            gpu: gpu.clone(),
-            rec: Recorder::new(gpu).await?,
-            forward: Forward::new(gpu, &config, tier, chunk).await?,
-            cache: Cache::new(gpu, &config),
-            config,
-            weights,
-            text: None,
-            text_error: None,
-            info,
-            max_tokens: options.max_tokens,
-            ids: gpu.buffer("slot ids", MOST_IDS as u64 * 4).await?,
-            slot_logits: gpu.buffer("slot logits", MOST_IDS as u64 * 4).await?,
-            slot_stats: gpu.buffer("slot statistics", 256 * 12).await?,
-            store: prefix::Store::default(),
-            cache_budget,
-            states: Vec::new(),
-            next_state: 0,
-            rate: 0.0,
-            under_way: 0.0,
-            times: LoadTimes::default(),
-        };
+        let mut engine = Engine::assemble(gpu, config, weights, info, (tier, chunk, options.max_tokens, cache_budget)).await?;
         // What the first run will need is compiled while the weights stream in.
         engine.rec.begin_rehearsal();
         let rehearsed = engine.warm_up().await;
@@ -198,10 +180,14 @@ impl Engine {
         engine.rate = 0.0;
         times.kernels = kernels.len();
         let compiling = gpu.compile_ahead(kernels);
+        let heard = if times.kernels > 0 { go(progress(LoadProgress::Kernels(times.kernels))) } else { Ok(()) };
         times.allocate = now_seconds() - allocated;
         let streaming = now_seconds();
         let mut upload = |p: UploadProgress| progress(LoadProgress::Weights { done: p.done, total: p.total });
-        let stream = loading.stream(gpu, source, &mut upload).await;
+        let stream = match heard {
+            Ok(()) => loading.stream(gpu, source, &mut upload).await.map_err(EngineError::from),
+            Err(stopped) => Err(stopped),
+        };
         let streamed = now_seconds();
         times.weights = streamed - streaming;
         // Also after an error: no driver likes to compile while its program ends.
@@ -222,6 +208,38 @@ impl Engine {
         times.all = now_seconds() - start;
         engine.times = times;
         Ok(engine)
+    }
+
+    /// An engine of its parts: tier, rows of a chunk, token budget, bytes for kept prefixes.
+    async fn assemble(
+        gpu: &Gpu,
+        config: Config,
+        weights: Weights,
+        info: ModelInfo,
+        (tier, chunk, max_tokens, cache_budget): (Tier, u32, u32, u64),
+    ) -> Result<Engine, EngineError> {
+        Ok(Engine {
+            gpu: gpu.clone(),
+            rec: Recorder::new(gpu).await?,
+            forward: Forward::new(gpu, &config, tier, chunk).await?,
+            cache: Cache::new(gpu, &config),
+            config,
+            weights,
+            text: None,
+            text_error: None,
+            info,
+            max_tokens,
+            ids: gpu.buffer("slot ids", MOST_IDS as u64 * 4).await?,
+            slot_logits: gpu.buffer("slot logits", MOST_IDS as u64 * 4).await?,
+            slot_stats: gpu.buffer("slot statistics", 256 * 12).await?,
+            store: prefix::Store::default(),
+            cache_budget,
+            states: Vec::new(),
+            next_state: 0,
+            rate: 0.0,
+            under_way: 0.0,
+            times: LoadTimes::default(),
+        })
     }
 
     fn default_chunk(gpu: &Gpu) -> u32 {

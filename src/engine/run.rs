@@ -63,6 +63,11 @@ impl Engine {
         if self.gpu.info().software {
             return Ok(());
         }
+        self.first_runs().await
+    }
+
+    /// What meets every kernel that decisions and generation need.
+    pub(super) async fn first_runs(&mut self) -> Result<(), EngineError> {
         let ask = Ask { labels: vec![0], stats: true, ..Ask::default() };
         let longest = (self.max_tokens as usize).min(64);
         for n in [2, longest, longest] {

@@ -37,6 +37,11 @@ impl Buffer {
         Self { raw, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), size, usage }
     }
 
+    /// A stand-in of a size that it does not have: to find out what would be done with such a buffer, never to be bound or written.
+    pub(super) fn outline(raw: wgpu::Buffer, size: u64) -> Self {
+        Self::new(raw, size, Arc::default())
+    }
+
     /// The whole buffer as a view.
     pub fn all(&self) -> View<'_> {
         View { buffer: self, offset: 0, size: self.size }

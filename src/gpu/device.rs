@@ -336,6 +336,13 @@ impl Gpu {
         Ok(Buffer::new(raw, size, self.0.usage.clone()))
     }
 
+    /// A stand-in for a buffer of `size` bytes that takes no memory: for rehearsals, which bind nothing.
+    pub fn outline(&self, label: &str, size: u64) -> Buffer {
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(label), size: 256, usage: wgpu::BufferUsages::STORAGE, mapped_at_creation: false };
+        Buffer::outline(self.0.device.create_buffer(&descriptor), size.max(256).next_multiple_of(256))
+    }
+
     /// A small buffer without the checks above: what goes wrong shows at the next [`Gpu::check`].
     pub(super) fn plain_buffer(&self, label: &str, size: u64, usage: wgpu::BufferUsages) -> Buffer {
         let raw = self.0.device.create_buffer(&wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false });
@@ -383,17 +390,23 @@ impl Gpu {
         self.check()
     }
 
-    /// Waits until all submitted work is done.
-    ///
-    /// # Errors
-    /// Whatever went wrong meanwhile.
-    pub async fn wait(&self) -> Result<(), GpuError> {
+    /// Waits until the device has taken everything that was handed to it, kernels to compile included. What went wrong stays for the next
+    /// [`Gpu::check`].
+    pub async fn idle(&self) {
         let (tx, rx) = futures_channel::oneshot::channel();
         self.0.queue.on_submitted_work_done(move || {
             let _ = tx.send(());
         });
         self.poll_wait();
         let _ = rx.await;
+    }
+
+    /// Waits until all submitted work is done.
+    ///
+    /// # Errors
+    /// Whatever went wrong meanwhile.
+    pub async fn wait(&self) -> Result<(), GpuError> {
+        self.idle().await;
         self.check()
     }
 

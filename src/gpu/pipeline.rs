@@ -36,6 +36,12 @@ impl Kernel {
         self.compiled(gpu);
     }
 
+    /// Has it been compiled?
+    #[cfg(test)]
+    pub fn is_compiled(&self) -> bool {
+        self.compiled.get().is_some()
+    }
+
     fn compiled(&self, gpu: &Gpu) -> &Compiled {
         self.compiled.get_or_init(|| gpu.compile(&self.label, &self.access, &self.wgsl))
     }
@@ -62,6 +68,15 @@ impl Gpu {
         let kernel = Arc::new(Kernel { label: label.to_string(), access: access.to_vec(), wgsl: wgsl(), compiled: OnceLock::new() });
         kernels.insert(label.to_string(), kernel.clone());
         kernel
+    }
+
+    /// Labels of the kernels that have been compiled, in order.
+    #[cfg(test)]
+    pub fn compiled_kernels(&self) -> Vec<String> {
+        let kernels = self.kernels().lock().unwrap_or_else(|e| e.into_inner());
+        let mut labels: Vec<String> = kernels.values().filter(|k| k.is_compiled()).map(|k| k.label.clone()).collect();
+        labels.sort();
+        labels
     }
 
     /// The kernel that `make` gave for this key: a file, and a number for what else tells its variants apart. Saves a dispatch from

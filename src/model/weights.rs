@@ -133,22 +133,39 @@ impl Weights {
         let vectors: u64 = plan.vectors().map(vector_bytes).sum();
         let arena = Arc::new(gpu.buffer("vectors", vectors).await?);
         let total = plan.source_bytes();
-        let mut place = Placing { gpu, pieces: Vec::new(), arena, arena_at: 0, progress, total };
-        let embedding = place.matrix(&plan.embedding).await?;
-        let output = match &plan.output {
-            Some(p) => Some(place.matrix(p).await?),
-            None => None,
-        };
-        let output_norm = place.vector(std::slice::from_ref(&plan.output_norm));
+        let place = Placing { gpu, pieces: Vec::new(), arena, arena_at: 0, progress, total, outline: false };
         let rope_freqs = match &plan.rope_freqs {
             Some(tensor) => Some(rope_factors(source, tensor).await?),
             None => None,
         };
+        place.all(config, plan, rope_freqs).await
+    }
+
+    /// Weights that take no memory and have no contents, for a rehearsal: which kernels they need can be told, nothing can be run.
+    ///
+    /// # Errors
+    /// A plan that lacks a tensor.
+    pub async fn outline(gpu: &Gpu, config: &Config, plan: &ModelPlan) -> Result<Weights, ModelError> {
+        let arena = Arc::new(gpu.outline("vectors", plan.vectors().map(vector_bytes).sum()));
+        let progress = &mut |_| ControlFlow::Continue(());
+        let place = Placing { gpu, pieces: Vec::new(), arena, arena_at: 0, progress, total: 0, outline: true };
+        Ok(place.all(config, plan, None).await?.0)
+    }
+}
+
+impl Placing<'_> {
+    async fn all(mut self, config: &Config, plan: &ModelPlan, rope_freqs: Option<Vec<f32>>) -> Result<(Weights, Loading), ModelError> {
+        let embedding = self.matrix(&plan.embedding).await?;
+        let output = match &plan.output {
+            Some(p) => Some(self.matrix(p).await?),
+            None => None,
+        };
+        let output_norm = self.vector(std::slice::from_ref(&plan.output_norm));
         let mut layers = Vec::new();
         for (i, layer) in plan.layers.iter().enumerate() {
-            layers.push(place.layer(layer, config.is_delta[i]).await?);
+            layers.push(self.layer(layer, config.is_delta[i]).await?);
         }
-        Ok((Weights { embedding, output, output_norm, rope_freqs, layers }, Loading { pieces: place.pieces }))
+        Ok((Weights { embedding, output, output_norm, rope_freqs, layers }, Loading { pieces: self.pieces }))
     }
 }
 
@@ -191,6 +208,8 @@ struct Placing<'a> {
     arena_at: u64,
     progress: &'a mut dyn FnMut(UploadProgress) -> ControlFlow<()>,
     total: u64,
+    /// Take no memory.
+    outline: bool,
 }
 
 impl Placing<'_> {
@@ -200,7 +219,10 @@ impl Placing<'_> {
         }
         let mut parts = Vec::new();
         for p in &plan.parts {
-            let buffer = Arc::new(self.gpu.buffer(&plan.label, p.bytes).await?);
+            let buffer = Arc::new(match self.outline {
+                true => self.gpu.outline(&plan.label, p.bytes),
+                false => self.gpu.buffer(&plan.label, p.bytes).await?,
+            });
             self.pieces_of(p, u64::from(plan.cols), &buffer)?;
             parts.push(Part { ty: p.ty, first: p.first, rows: p.rows, buffer, planes: p.planes.clone() });
         }

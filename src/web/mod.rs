@@ -9,6 +9,8 @@ pub mod worker;
 
 use wasm_bindgen::{JsCast, JsValue};
 
+use crate::gguf::SplitName;
+
 /// What a JavaScript exception says, as `Name: message`.
 pub(crate) fn js_message(value: &JsValue) -> String {
     match value.dyn_ref::<js_sys::Error>() {
@@ -18,6 +20,21 @@ pub(crate) fn js_message(value: &JsValue) -> String {
             None => value.as_string().unwrap_or_else(|| format!("{value:?}")),
         },
     }
+}
+
+/// The file names of all parts of a split model that this is a part of; the name alone where it is none.
+pub(crate) fn part_names(name: &str) -> Vec<String> {
+    match SplitName::parse(name) {
+        Some(split) => (1..=split.count).map(|part| split.name_of(part)).collect(),
+        None => vec![name.into()],
+    }
+}
+
+/// The same for addresses, whose last part is the name.
+pub(crate) fn part_addresses(url: &str) -> Vec<String> {
+    let (path, query) = url.find(['?', '#']).map_or((url, ""), |at| url.split_at(at));
+    let (folder, name) = path.rfind('/').map_or(("", path), |at| path.split_at(at + 1));
+    part_names(name).into_iter().map(|name| format!("{folder}{name}{query}")).collect()
 }
 
 /// The `name` of a JavaScript exception (`QuotaExceededError`, `AbortError`, ...); empty where it has none.

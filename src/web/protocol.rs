@@ -9,6 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bench::suite::{Measured, Sizes};
 use crate::decision::Combined;
 
 /// One request of the page.
@@ -51,14 +52,17 @@ pub enum Command {
     Pace,
     /// Run every kernel against constants on this adapter: [`Event::Checked`] for each, then [`Answer::SelfTest`].
     SelfTest,
+    /// Measure the loaded model: [`Event::Measuring`] and [`Event::Measured`], then [`Answer::Measured`].
+    Bench { sizes: Sizes },
     /// Put a model on the GPU, in place of the one that is there: [`Answer::Loaded`].
     Load { source: ModelSource, options: LoadChoice },
     /// Tokens of a decision's prompt: [`Answer::Counted`]. `row` is an input row of the contract.
     Count { row: String },
     /// Decisions by direct readout, each in all orders of its options where `orderings` (`rotations`, `all`, `reverse`) asks for them. Rows
     /// with an equal state share it: [`Event::Decided`] for each row, in the order in which they are read, then [`Answer::Decided`]. With `mass`, how much of the
-    /// whole vocabulary's probability the letters hold is read as well.
-    Decide { rows: Vec<String>, orderings: Option<String>, mass: bool },
+    /// whole vocabulary's probability the letters hold is read as well. With `keep`, the first row's state is kept even for that row alone:
+    /// whoever asks again soon reads only what has changed since.
+    Decide { rows: Vec<String>, orderings: Option<String>, mass: bool, keep: bool },
     /// One decision written as JSON by greedy decoding, at most `limit` tokens: [`Event::Written`] for each token, then
     /// [`Answer::Generated`].
     Generate { row: String, limit: u32 },
@@ -98,6 +102,8 @@ pub struct LoadChoice {
     pub chunk: Option<u32>,
     /// Bytes for kept prefixes.
     pub cache_bytes: Option<f64>,
+    /// On a GPU that is opened anew, so that kernels are compiled again: to measure loading.
+    pub fresh: bool,
 }
 
 /// Prompts that begin alike, as tokens.
@@ -175,6 +181,14 @@ pub enum Event {
         done: u32,
         total: u32,
     },
+    /// A bench is at measurement `index` of `total`, and at which.
+    Measuring {
+        index: u32,
+        total: u32,
+        what: String,
+    },
+    /// A measurement of a bench is done.
+    Measured(Box<Measured>),
     Done(Answer),
     Failed(Fault),
 }
@@ -183,7 +197,7 @@ pub enum Event {
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
     pub phase: Phase,
-    /// Bytes of `total`; both 0 where a phase has no measure.
+    /// Bytes of `total`, kernels in [`Phase::Compile`]; both 0 where a phase has no measure.
     pub done: f64,
     pub total: f64,
 }
@@ -197,6 +211,8 @@ pub enum Phase {
     Verify,
     /// Bytes onto the GPU.
     Upload,
+    /// Kernels, counted instead of bytes: beside whatever else goes on, as soon as the file's header tells which.
+    Compile,
     /// First run, which compiles what is not compiled yet.
     WarmUp,
 }
@@ -206,6 +222,8 @@ pub enum Phase {
 pub enum Answer {
     Device(Device),
     SelfTest(Vec<KernelCheck>),
+    /// In the order in which they were made.
+    Measured(Vec<Measured>),
     /// Multiplications and additions a second.
     Pace(f64),
     Kept(Kept),
@@ -342,6 +360,8 @@ pub struct Decision {
     /// In option order.
     pub probabilities: Vec<f64>,
     pub input_tokens: u32,
+    /// Of these, tokens that had been read before and were kept.
+    pub reused_tokens: u32,
     pub forward_seconds: f64,
     pub total_seconds: f64,
     /// Shannon entropy in bits.

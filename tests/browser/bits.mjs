@@ -162,6 +162,33 @@ async function clicksInBetween({ url }) {
   return `${log.join(' ')}`;
 }
 
+/** Clicks that never end, and a batch. */
+async function clicksWithoutEnd({ url }) {
+  const { semif } = window;
+  await semif.load(url, { chunk: 16 });
+  const labels = [32, 33];
+  const prompts = [0, 1, 2, 3].map((i) => [i, 5, 6, 7]);
+  const wanted = await semif.logits(prompts, labels);
+  const [MOST, AT_ONCE] = [300, 24];
+  let [clicks, before, over] = [0, 0, false];
+  // While some are answered and asked again, others wait.
+  const click = async () => {
+    while (!over && clicks < MOST) {
+      await semif.logits([[9, 8, 7]], labels);
+      clicks += 1;
+    }
+  };
+  const clicking = Promise.all(Array.from({ length: AT_ONCE }, click));
+  // After the clicks that wait already.
+  const batch = semif.read([{ prompts, prefix: 0 }], labels, { batch: true }).then((found) => { [before, over] = [clicks, true]; return found; });
+  await clicking;
+  const found = await batch;
+  if (before >= MOST) throw new Error(`a batch had to wait for the end of ${before} clicks`);
+  if (before < 8) throw new Error(`the batch went before the clicks: ${before}`);
+  if (JSON.stringify(found.logits[0]) !== JSON.stringify(wanted)) throw new Error('other logits than alone');
+  return `done after ${before} clicks`;
+}
+
 export default function ({ browser, home, model }) {
   const withPage = async (use, argument) => {
     const page = await openPage(browser, home);
@@ -182,6 +209,7 @@ export default function ({ browser, home, model }) {
       tests[`bits on every path of ${name}, ${precision}`] = () => withPage(everyPath, { url: model(`${name}.gguf`), full: FULL, precision });
     }
   }
+  tests['a batch goes on while clicks never end'] = () => withPage(clicksWithoutEnd, { url: model('qwen3-tiny-Q8_0.gguf') });
   // Minutes each on a software adapter, whose threads compile every kernel anew: on a GPU only (scripts/device/check.sh chrome).
   for (const name of FULL ? ['qwen3-tiny-Q8_0', 'qwen35-tiny-real'] : []) {
     tests[`bits of questions, orders and open states, ${name}`] = () => withPage(everyText, { url: model(`${name}.gguf`) });

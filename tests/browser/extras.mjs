@@ -59,7 +59,41 @@ export default function (world) {
         return text.startsWith('{') && JSON.parse(text).prompt_sha256 !== first && document.querySelector('#read');
       }, first, { timeout: PATIENCE });
       equal(await page.locator('.lanes.stale').count(), 0, 'answers to an older text');
+      // The state stays as it is: only what follows it is read.
+      const prompt = () => page.locator('.lane.read .facts dd').first().innerText();
+      await page.fill('.question textarea', 'Throw it away?');
+      await page.waitForFunction(() => /new of/.test(document.querySelector('.lane.read .facts dd').textContent) && document.querySelector('#read'), null, { timeout: PATIENCE });
+      const [, fresh, all] = /^(\d+) new of (\d+)$/.exec(await prompt()) ?? [];
+      check(Number(fresh) > 0 && Number(fresh) < Number(all) / 2, `tokens read again: ${await prompt()}`);
+      return await prompt();
     }, { draft: SHORT }),
+
+    'the bench measures the loaded model, and stops': () => withPage(world, async (page) => {
+      equal(await page.locator('#start-bench').isDisabled(), true, 'measuring without a model');
+      await loadFile(page, models);
+      await page.click('#start-bench');
+      await page.waitForFunction(() => document.querySelector('#bench-progress').textContent === 'Everything is measured.', null, { timeout: PATIENCE });
+      const report = JSON.parse(await page.locator('#bench-json').textContent());
+      equal(report.results.map((one) => Object.keys(one).find((key) => key !== 'longest_submit')), ['load', 'prompt', 'prompt', 'generate', 'shared'], 'what was measured');
+      const [load, short, long, written, shared] = report.results;
+      check(load.load.all > 0 && load.load.weights > 0, `loading took ${load.load.all} s`);
+      equal([short.prompt.tokens, long.prompt.tokens, written.generate.tokens], [16, 64, 4], 'sizes');
+      check(long.prompt.seconds > 0 && Math.abs(long.prompt.tokens_per_second * long.prompt.seconds - 64) < 1e-6, 'the rate is tokens over seconds');
+      equal(shared.shared.paths.map((path) => [path.path, path.decisions, path.same_bits]), [['fresh', 3, true], ['serial', 3, true], ['shared', 3, true]], 'the paths');
+      check(report.longest_submit_seconds > 0, 'no submit was timed');
+      check(report.longest_task_seconds !== null, 'Chromium tells of long tasks');
+      check(report.model.name.length > 0 && report.software === true && report.complete === true, 'what it was measured on');
+      const rows = await page.locator('#bench-table tbody th').allInnerTexts();
+      equal(rows.length, 11, 'lines of the table');
+      check(/^The longest submit took \d/.test(await page.locator('#bench-drawn').innerText()), 'the longest submit in words');
+      await page.uncheck('#bench-reload');
+      await page.click('#start-bench');
+      await page.waitForFunction(() => document.querySelectorAll('#bench-table tbody tr').length === 6, null, { timeout: PATIENCE });
+      await page.click('#stop-bench');
+      await page.waitForFunction(() => /^Stopped\./.test(document.querySelector('#bench-progress').textContent), null, { timeout: PATIENCE });
+      check(await page.locator('#bench-table tbody tr').count() < 11, 'what was measured after the stop');
+      return `longest submit ${(report.longest_submit_seconds * 1e3).toFixed(0)} ms, longest task ${(report.longest_task_seconds * 1e3).toFixed(0)} ms`;
+    }, { query: '?bench=quick' }),
 
     'the self-test runs every kernel': () => withPage(world, async (page) => {
       await page.waitForFunction(() => /kernels compute/.test(document.querySelector('#selftest-verdict')?.textContent), null, { timeout: 2 * PATIENCE });

@@ -77,6 +77,7 @@ export default function (world) {
       await page.waitForFunction(() => /of 2 orders agree/.test(document.querySelector('.order').textContent), null, { timeout: PATIENCE });
       await page.fill('#state', 'Something else.');
       await page.waitForSelector('.lanes.stale');
+      equal(await page.locator('#since-loading').innerText(), 'Since the model was loaded: no request at all.', 'requests after loading');
     }, { draft: SHORT }),
 
     'stop while it writes, then decide again': () => withPage(world, async (page) => {

@@ -8,7 +8,7 @@ const TYPES = { '.html': 'text/html', '.js': 'text/javascript', '.wasm': 'applic
 /**
  * Serves `folders` ({'/prefix/': folder}) and returns {url, log, close}. `log` holds {url, range, ifRange} of each request.
  * Query parameters of a file: `cut=N` breaks the connection after N bytes of the first request for that address,
- * `pace=N` sends N bytes a second, `plain=1` ignores ranges. `before` holds texts by path that are put in front of a file.
+ * `pace=N` sends N bytes a second, `plain=1` ignores ranges, `open=1` lets pages of other hosts read it. `before` holds texts by path that are put in front of a file.
  */
 export async function serve(folders) {
   const log = [];
@@ -32,6 +32,13 @@ export async function serve(folders) {
     const { size, mtimeMs } = fs.statSync(file);
     const etag = `"${size}-${Math.floor(mtimeMs)}"`;
     const headers = { 'content-type': TYPES[path.extname(file)] ?? 'application/octet-stream', etag, 'accept-ranges': 'bytes', 'cache-control': 'no-store' };
+    if (url.searchParams.has('open')) {
+      Object.assign(headers, { 'access-control-allow-origin': '*', 'access-control-allow-headers': 'range, if-range', 'access-control-expose-headers': 'content-range, content-length, etag' });
+      if (request.method === 'OPTIONS') {
+        response.writeHead(204, headers);
+        return response.end();
+      }
+    }
     const range = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? '');
     const current = !request.headers['if-range'] || request.headers['if-range'] === etag;
     let [start, end] = [0, size - 1];

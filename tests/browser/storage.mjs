@@ -1,7 +1,10 @@
 // Models in the browser's storage: kept, found again, resumed, used without being kept, deleted.
 import { createHash } from 'node:crypto';
 import fs from 'node:fs';
+import os from 'node:os';
 import path from 'node:path';
+import { serve } from './server.mjs';
+import { split } from './split.mjs';
 import { check, equal } from './harness.mjs';
 import { PATIENCE, TINY, loadFile, withPage } from './page.mjs';
 
@@ -125,6 +128,74 @@ export default function (world) {
       return `${asked().length} requests`;
     }),
 
+    'kernels are compiled while bytes arrive': () => withPage(world, async (page) => {
+      await forgetAll(page);
+      await download(page, model('smollm2.gguf', '?pace=600000'));
+      const tile = (i) => page.locator('.tile').nth(i);
+      await page.waitForSelector('.tile.now');
+      // All of them, or the download was quicker.
+      await page.waitForFunction(() => {
+        const tiles = document.querySelectorAll('.tile');
+        return !tiles.length || tiles[3].classList.contains('done') || !tiles[0].classList.contains('now');
+      }, null, { timeout: PATIENCE });
+      const [fetching, compiled] = [await tile(0).getAttribute('class'), await tile(3).getAttribute('class')];
+      equal([fetching, compiled], ['tile now', 'tile done'], 'tiles of the download and of the kernels');
+      const words = `${await tile(3).innerText()} at ${await tile(0).innerText()}`.replace(/\s+/g, ' ');
+      await page.click('#cancel-load');
+      await page.waitForSelector('#kept li');
+      await forgetAll(page);
+      return words;
+    }),
+
+    'a split model from disk is one model': () => withPage(world, async (page) => {
+      await forgetAll(page);
+      const files = partsOf(models);
+      await page.setInputFiles('#file', [files[2], files[0]]);
+      await page.waitForSelector('.notice');
+      const words = await page.locator('.notice').innerText();
+      check(/part 2 of 3, tiny-00002-of-00003\.gguf, was not chosen/.test(words), words);
+      equal(await page.locator('#kept li').count(), 0, 'kept parts of a model that is not complete');
+      await page.setInputFiles('#file', [files[2], files[0], files[1]]);
+      await page.waitForSelector('#loaded', { timeout: PATIENCE });
+      await page.reload();
+      await page.waitForSelector('#kept li');
+      equal(await kept(page), ['tiny-00001-of-00003.gguf'], 'kept models');
+      await page.click('#kept >> text=Use');
+      await page.waitForSelector('#loaded', { timeout: PATIENCE });
+      const logits = (url) => page.evaluate(async (url) => {
+        if (url) await window.semif.load(url);
+        return (await window.semif.logits([[9, 8, 7, 6, 5]], [32, 33, 34, 35]))[0];
+      }, url);
+      const found = await logits();
+      equal(found, await logits(model(TINY)), 'logits of the parts and of the whole');
+      await forgetAllWithModel(page);
+      const left = await page.evaluate(async () => {
+        const names = [];
+        for await (const name of (await (await navigator.storage.getDirectory()).getDirectoryHandle('models')).keys()) names.push(name);
+        return names;
+      });
+      equal(left, [], 'files left in the storage');
+    }),
+
+    'a split model from another host, which the page itself may not ask': () => withPage(world, async (page) => {
+      await forgetAll(page);
+      const other = await serve({ '/parts/': path.dirname(partsOf(models)[0]) });
+      try {
+        // The address of any part stands for all.
+        const address = `${other.url}/parts/tiny-00002-of-00003.gguf?open=1`;
+        await download(page, address);
+        await page.waitForSelector('#loaded', { timeout: PATIENCE });
+        equal(await page.locator('#since-loading').innerText(), 'Since the model was loaded: no request at all.', 'requests after loading');
+        const asked = new Set(other.log.map((entry) => entry.url.split('?')[0]));
+        equal([...asked].sort(), [1, 2, 3].map((i) => `/parts/tiny-0000${i}-of-00003.gguf`), 'what was asked for');
+        const refused = await page.evaluate((address) => fetch(address).then(() => 'answered', (error) => error.name), address);
+        equal(refused, 'TypeError', 'a request of the page itself to another host');
+        await forgetAllWithModel(page);
+      } finally {
+        await other.close();
+      }
+    }, { foreign: true, quiet: false }),
+
     'a host without ranges works, too': () => withPage(world, async (page) => {
       await forgetAll(page);
       await download(page, model(TINY, '?plain=1'));
@@ -145,6 +216,16 @@ export default function (world) {
       await forgetAllWithModel(page);
     }),
   };
+}
+
+/** The tiny model in three parts. */
+function partsOf(models) {
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'semif-parts-'));
+  return split(fs.readFileSync(path.join(models, TINY)), 3).map((part, i) => {
+    const file = path.join(folder, `tiny-0000${i + 1}-of-00003.gguf`);
+    fs.writeFileSync(file, part);
+    return file;
+  });
 }
 
 async function forgetAllWithModel(page) {

@@ -1,13 +1,13 @@
 //! Decisions in and out of the page: a link that carries one in its fragment, rows as JSON lines.
 
-use leptos::html::Input;
 use leptos::prelude::*;
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::{JsFuture, spawn_local};
-use web_sys::{Blob, BlobPropertyBag, HtmlAnchorElement, Url};
+use web_sys::{Blob, BlobPropertyBag, File, HtmlAnchorElement, Url};
 
 use super::Shared;
 use super::draft::{Draft, MAX_QUESTIONS, SavedDraft, SavedOption, SavedQuestion, StateKind};
+use super::pick::FileButton;
 use crate::decision::{Json, Row, read_rows};
 
 /// What stands before the draft in the address's fragment, which browsers never send to a server.
@@ -121,7 +121,6 @@ pub fn CopyButton(text: Signal<String>, title: &'static str) -> impl IntoView {
 #[component]
 pub fn Exchange(shared: Shared) -> impl IntoView {
     let draft = shared.draft;
-    let picker = NodeRef::<Input>::new();
     let problem = RwSignal::new(None::<String>);
     let export = move |_| match untrack(|| lines(&draft)) {
         Ok(text) => {
@@ -130,11 +129,8 @@ pub fn Exchange(shared: Shared) -> impl IntoView {
         }
         Err(words) => problem.set(Some(words)),
     };
-    let picked = move |_| {
-        let Some(input) = picker.get_untracked() else { return };
-        let file = input.files().and_then(|files| files.get(0));
-        input.set_value("");
-        let Some(file) = file else { return };
+    let take = move |files: Vec<File>| {
+        let Some(file) = files.into_iter().next() else { return };
         spawn_local(async move {
             let text = JsFuture::from(file.text()).await.ok().and_then(|text| text.as_string()).unwrap_or_default();
             match from_rows(text.as_bytes()) {
@@ -150,9 +146,7 @@ pub fn Exchange(shared: Shared) -> impl IntoView {
         <div class="exchange">
             <CopyButton text=Signal::derive(move || link(&draft).unwrap_or_default()) title="Copy a link"/>
             <button type="button" class="button quiet small" id="export" on:click=export>"Export rows"</button>
-            <label class="button quiet small">"Import rows"
-                <input id="import" class="visually-hidden" type="file" accept=".jsonl,.ndjson,.json" node_ref=picker on:change=picked/>
-            </label>
+            <FileButton id="import" title="Import rows" accept=".jsonl,.ndjson,.json" class="button quiet small" take=take/>
             {move || problem.get().map(|words| view! { <p class="soft" role="status">{words}</p> })}
         </div>
     }

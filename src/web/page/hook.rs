@@ -25,8 +25,16 @@ pub fn install(shared: Shared) {
     };
     add("device", |_, _, _| Ok(Command::Probe), 0);
     add("load", load, 1);
-    add("decide", |row, _, o| Ok(Command::Decide { rows: vec![json(&row)?], orderings: o.orderings.clone(), mass: false }), 1);
-    add("decideAll", |rows, _, o| Ok(Command::Decide { rows: jsons(&rows)?, orderings: o.orderings.clone(), mass: false }), 1);
+    add(
+        "decide",
+        |row, _, o| Ok(Command::Decide { rows: vec![json(&row)?], orderings: o.orderings.clone(), mass: false, keep: o.keep }),
+        1,
+    );
+    add(
+        "decideAll",
+        |rows, _, o| Ok(Command::Decide { rows: jsons(&rows)?, orderings: o.orderings.clone(), mass: false, keep: o.keep }),
+        1,
+    );
     add("generate", |row, _, o| Ok(Command::Generate { row: json(&row)?, limit: o.limit }), 1);
     add("logits", |tokens, labels, _| Ok(Command::Logits { tokens: plain(tokens)?, labels: plain(labels)? }), 2);
     add("read", |groups, labels, _| Ok(Command::Read { groups: plain(groups)?, labels: plain(labels)? }), 2);
@@ -60,6 +68,7 @@ fn load(source: JsValue, _: JsValue, options: &Options) -> Made {
 #[derive(Default)]
 struct Options {
     orderings: Option<String>,
+    keep: bool,
     limit: u32,
     load: LoadChoice,
     class: Class,
@@ -73,12 +82,14 @@ impl Options {
         let number = |key: &str| get(key).as_f64();
         Self {
             orderings: get("orderings").as_string(),
+            keep: get("keep").is_truthy(),
             limit: number("limit").map_or(shared.limit, |limit| limit as u32),
             load: LoadChoice {
                 precision: get("precision").as_string(),
                 max_tokens: number("maxTokens").map(|n| n as u32),
                 chunk: number("chunk").map(|n| n as u32),
                 cache_bytes: number("cacheBytes"),
+                fresh: get("fresh").is_truthy(),
             },
             class: if get("batch").is_truthy() { Class::Batch } else { Class::Click },
             signal: get("signal").dyn_into().ok(),

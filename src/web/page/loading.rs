@@ -8,7 +8,7 @@ use super::{Shared, format};
 use crate::web::protocol::{Answer, Command, Event, Fault, Phase, Progress};
 
 /// The steps in the order of their tiles.
-const PHASES: [Phase; 4] = [Phase::Fetch, Phase::Verify, Phase::Upload, Phase::WarmUp];
+const PHASES: [Phase; 5] = [Phase::Fetch, Phase::Verify, Phase::Upload, Phase::Compile, Phase::WarmUp];
 
 /// How far one step is.
 #[derive(Clone, PartialEq)]
@@ -16,7 +16,7 @@ enum Step {
     Waits,
     /// Not needed, and why.
     Skipped(&'static str),
-    /// Since this time (page clock, milliseconds), so many bytes of so many.
+    /// Since this time (page clock, milliseconds), so many bytes (or kernels) of so many.
     Now(f64, f64, f64),
     /// Took so many seconds.
     Done(f64),
@@ -30,7 +30,7 @@ pub struct Loading {
     fetch: Option<&'static str>,
     /// The job to cancel.
     job: u32,
-    steps: [Step; 4],
+    steps: [Step; 5],
     stopping: bool,
     pub paused: bool,
 }
@@ -38,26 +38,33 @@ pub struct Loading {
 impl Loading {
     pub fn new(name: &str, fetch: Option<&'static str>) -> Self {
         let steps = match fetch {
-            Some("Copy") => [Step::Waits, Step::Skipped("while it is copied"), Step::Waits, Step::Waits],
-            Some(_) => [const { Step::Waits }; 4],
-            None => [Step::Skipped("kept here"), Step::Skipped("when it was stored"), Step::Waits, Step::Waits],
+            Some("Copy") => [Step::Waits, Step::Skipped("while it is copied"), Step::Waits, Step::Waits, Step::Waits],
+            Some(_) => [const { Step::Waits }; 5],
+            None => [Step::Skipped("kept here"), Step::Skipped("when it was stored"), Step::Waits, Step::Waits, Step::Waits],
         };
         Self { name: name.into(), fetch, job: 0, steps, stopping: false, paused: false }
     }
 
-    /// Begins a step and ends those before it.
+    /// Begins a step and ends those before it. Kernels are compiled beside the others: they end with their last, or with the first run.
     pub fn enter(&mut self, phase: Phase) {
+        if phase == Phase::Compile && matches!(self.steps[phase as usize], Step::Done(_)) {
+            // Compiled while the bytes arrived; there is nothing left to do when they are on the GPU.
+            return;
+        }
         if !matches!(self.steps[phase as usize], Step::Now(..)) {
             self.steps[phase as usize] = Step::Now(now(), 0.0, 0.0);
         }
-        for before in PHASES.into_iter().filter(|before| *before < phase) {
-            self.end(before);
+        if phase != Phase::Compile {
+            for before in PHASES.into_iter().filter(|before| *before < phase) {
+                self.end(before);
+            }
         }
     }
 
     fn end(&mut self, phase: Phase) {
         let ended = match &self.steps[phase as usize] {
             Step::Now(since, ..) => Step::Done((now() - since) / 1e3),
+            Step::Waits if phase == Phase::Compile => Step::Skipped("when they are needed"),
             Step::Waits => Step::Skipped("when it was stored"),
             other => other.clone(),
         };
@@ -68,12 +75,15 @@ impl Loading {
         self.enter(progress.phase);
         if let Step::Now(_, done, total) = &mut self.steps[progress.phase as usize] {
             (*done, *total) = (progress.done, progress.total);
+            if progress.phase == Phase::Compile && progress.done == progress.total {
+                self.end(Phase::Compile);
+            }
         }
     }
 
     /// The step that a person waits for.
     fn current(&self) -> Phase {
-        let running = |phase: &&Phase| matches!(self.steps[**phase as usize], Step::Now(..));
+        let running = |phase: &&Phase| **phase != Phase::Compile && matches!(self.steps[**phase as usize], Step::Now(..));
         PHASES.iter().rev().find(running).copied().unwrap_or(Phase::Fetch)
     }
 
@@ -85,7 +95,9 @@ impl Loading {
             Step::Now(_, done, total) if self.paused && phase == Phase::Fetch => {
                 format!("paused at {} of {}", format::bytes(*done), format::bytes(*total))
             }
-            Step::Now(..) if phase == Phase::WarmUp => "compiling kernels…".into(),
+            Step::Now(..) if phase == Phase::WarmUp => "running a token…".into(),
+            Step::Now(_, done, total) if phase == Phase::Compile && *done > 0.0 => format!("{done:.0} of {total:.0}"),
+            Step::Now(_, _, total) if phase == Phase::Compile => format!("{total:.0}, beside the rest"),
             Step::Now(_, done, total) if *total <= 0.0 => {
                 if *done > 0.0 {
                     format::bytes(*done)
@@ -123,6 +135,7 @@ impl Loading {
             Phase::Fetch => self.fetch.unwrap_or("Kept here"),
             Phase::Verify => "Check",
             Phase::Upload => "Onto the GPU",
+            Phase::Compile => "Kernels",
             Phase::WarmUp => "First run",
         }
     }

@@ -1,5 +1,6 @@
 //! The page: choose a model, edit a decision, see both ways of answering it.
 
+mod bench;
 mod client;
 mod draft;
 mod editor;
@@ -13,6 +14,7 @@ mod locks;
 mod models;
 mod notice;
 mod order;
+mod pick;
 mod recover;
 mod results;
 mod run;
@@ -185,6 +187,7 @@ fn Page() -> impl IntoView {
         <models::ModelStep shared=shared/>
         <editor::DecideStep shared=shared presets=presets/>
         <results::AnswerStep shared=shared/>
+        <bench::BenchStep shared=shared/>
         <evaluate::EvaluateStep shared=shared/>
         <trust::Trust shared=shared/>
     }

@@ -1,21 +1,23 @@
 //! Step one: the device in plain words, the choice of a model, and its way onto the GPU.
 
-use leptos::html::Input;
 use leptos::prelude::*;
 use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::{JsFuture, spawn_local};
-use web_sys::{DragEvent, File};
+use web_sys::File;
 
 use super::ladder::Rung;
 use super::loading::{self, Loading, LoadingTiles};
 use super::notice::FaultNotice;
+use super::pick::{DropPlace, FileButton};
 use super::{Shared, format, trust};
 use crate::web::protocol::{Answer, Command, Device, Fault, FaultKind, KeptFile, LoadChoice, Model, ModelSource, Phase};
+use crate::web::{part_addresses, part_names};
 
 /// What the visitor chose.
 pub enum Chosen {
-    File(File),
-    /// With the SHA-256 that it must have, where that is known.
+    /// One file, or all parts of a split model in any order.
+    Files(Vec<File>),
+    /// With the SHA-256 that it must have, where that is known. The address of one part of a split model stands for all.
     Url(String, Option<String>),
     Kept(String),
     /// As it was loaded before.
@@ -25,9 +27,8 @@ pub enum Chosen {
 impl Chosen {
     /// What it is called, and what its first tile does.
     fn words(&self) -> (String, Option<&'static str>) {
-        let last = |url: &str| url.rsplit('/').next().unwrap_or(url).to_string();
         match self {
-            Chosen::File(file) => (file.name(), Some("Copy")),
+            Chosen::Files(files) => (files.first().map(File::name).unwrap_or_default(), Some("Copy")),
             Chosen::Url(url, _) => (last(url), Some("Download")),
             Chosen::Kept(name) => (name.clone(), None),
             Chosen::Source(ModelSource::Kept { name }) => (name.clone(), None),
@@ -73,20 +74,85 @@ fn end(shared: Shared, result: Result<(), Fault>) {
 }
 
 async fn bring(shared: Shared, chosen: Chosen) -> Result<(), Fault> {
-    if matches!(chosen, Chosen::File(_) | Chosen::Url(..)) {
+    if matches!(chosen, Chosen::Files(_) | Chosen::Url(..)) {
         ask_to_persist().await;
     }
     let source = match chosen {
         Chosen::Kept(name) => ModelSource::Kept { name },
         Chosen::Source(source) => source,
-        Chosen::File(file) => keep_or_use(shared, Command::Import { file: file.clone() }, ModelSource::File { file }).await?,
-        Chosen::Url(url, sha256) => keep_or_use(shared, Command::Download { url: url.clone(), sha256 }, ModelSource::Url { url }).await?,
+        Chosen::Files(files) => {
+            let files = in_order(files)?;
+            let alone = (files.len() == 1).then(|| ModelSource::File { file: files[0].clone() });
+            let parts = files.into_iter().map(|file| (file.name(), Command::Import { file })).collect();
+            keep_or_use(shared, parts, alone).await?
+        }
+        Chosen::Url(url, sha256) => {
+            let addresses = part_addresses(&url);
+            // A promised hash is that of one file.
+            let sha256 = sha256.filter(|_| addresses.len() == 1);
+            let part = |url: String| (last(&url), Command::Download { url, sha256: sha256.clone() });
+            keep_or_use(shared, addresses.into_iter().map(part).collect(), Some(ModelSource::Url { url })).await?
+        }
     };
     upload(shared, source).await
 }
 
-/// Keeps the bytes; where the browser has no room, uses them from where they are.
-async fn keep_or_use(shared: Shared, keep: Command, otherwise: ModelSource) -> Result<ModelSource, Fault> {
+/// The last part of an address, without what stands behind a question mark.
+fn last(url: &str) -> String {
+    let path = url.split(['?', '#']).next().unwrap_or(url);
+    path.rsplit('/').next().unwrap_or(path).to_string()
+}
+
+/// The parts of a split model in their order; one file as it is.
+fn in_order(files: Vec<File>) -> Result<Vec<File>, Fault> {
+    let input = |words: String| Fault::new(FaultKind::Input, words);
+    let Some(first) = files.first().map(File::name) else { return Err(input("No file was chosen.".into())) };
+    let names = part_names(&first);
+    if let Some(other) = files.iter().find(|file| !names.contains(&file.name())) {
+        return Err(input(format!(
+            "{} and {first} are not parts of one model. Choose one file, or all parts of a split model together.",
+            other.name()
+        )));
+    }
+    let part = |(i, name): (usize, &String)| {
+        files.iter().find(|file| file.name() == *name).cloned().ok_or_else(|| {
+            input(format!(
+                "{first} is a part of a split model, and part {} of {}, {name}, was not chosen. Choose all parts together.",
+                i + 1,
+                names.len()
+            ))
+        })
+    };
+    names.iter().enumerate().map(part).collect()
+}
+
+/// Keeps all parts of a model, and gives where the first one is kept.
+async fn keep_or_use(shared: Shared, parts: Vec<(String, Command)>, otherwise: Option<ModelSource>) -> Result<ModelSource, Fault> {
+    let count = parts.len();
+    let mut first = None;
+    for (i, (name, command)) in parts.into_iter().enumerate() {
+        if count > 1 {
+            loading::change(shared, |loading| loading.name = format!("{name}: part {} of {count}", i + 1));
+        }
+        match keep_or_use_one(shared, command, otherwise.clone()).await? {
+            ModelSource::Kept { name: kept } if count > 1 && kept != name => {
+                return Err(Fault::new(
+                    FaultKind::Storage,
+                    format!(
+                        "A file of the name {name} from elsewhere is kept already, so this part came to be called {kept}. Delete both, then choose the model again."
+                    ),
+                ));
+            }
+            kept @ ModelSource::Kept { .. } => first = first.or(Some(kept)),
+            // Used from where it is, parts and all.
+            elsewhere => return Ok(elsewhere),
+        }
+    }
+    first.ok_or_else(|| Fault::new(FaultKind::Input, "No file was chosen."))
+}
+
+/// Keeps the bytes; where the browser has no room, uses them from where they are, if that can be.
+async fn keep_or_use_one(shared: Shared, keep: Command, otherwise: Option<ModelSource>) -> Result<ModelSource, Fault> {
     loop {
         match loading::follow(shared, keep.clone()).await {
             Ok(Answer::Stored { name }) => {
@@ -101,6 +167,7 @@ async fn keep_or_use(shared: Shared, keep: Command, otherwise: ModelSource) -> R
                 }
             }
             Err(fault) if fault.kind == FaultKind::Quota => {
+                let Some(otherwise) = otherwise else { return Err(fault) };
                 shared
                     .remark
                     .set(Some(format!("{} The model is used without being kept: after a reload, choose it again.", fault.message)));
@@ -240,26 +307,8 @@ fn ModelLine(model: Model, changing: RwSignal<bool>) -> impl IntoView {
 
 #[component]
 fn Chooser(shared: Shared) -> impl IntoView {
-    let (url, over) = (RwSignal::new(String::new()), RwSignal::new(false));
-    let picker = NodeRef::<Input>::new();
-    let take = move |file: Option<File>| {
-        if let Some(file) = file {
-            choose(shared, Chosen::File(file));
-        }
-    };
-    let picked = move |_| {
-        if let Some(input) = picker.get_untracked() {
-            let file = input.files().and_then(|files| files.get(0));
-            // So that picking the same file again is a change, too.
-            input.set_value("");
-            take(file);
-        }
-    };
-    let dropped = move |event: DragEvent| {
-        event.prevent_default();
-        over.set(false);
-        take(event.data_transfer().and_then(|data| data.files()).and_then(|files| files.get(0)));
-    };
+    let url = RwSignal::new(String::new());
+    let take = move |files: Vec<File>| choose(shared, Chosen::Files(files));
     let download = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
         let address = url.get_untracked().trim().to_string();
@@ -267,7 +316,7 @@ fn Chooser(shared: Shared) -> impl IntoView {
             choose(shared, Chosen::Url(address, None));
         }
     };
-    let no_gpu = move || matches!(shared.device.get(), Some(Err(_)));
+    let no_gpu = Signal::derive(move || matches!(shared.device.get(), Some(Err(_))));
     view! {
         <div class="chooser">
             <KeptList shared=shared/>
@@ -276,21 +325,15 @@ fn Chooser(shared: Shared) -> impl IntoView {
                 Rung::Fetch { url, sha256 } => Chosen::Url(url, Some(sha256)),
             })/>
             <div class="ways">
-                <div class="drop" class:over=move || over.get()
-                    on:dragover=move |event: DragEvent| { event.prevent_default(); over.set(true) }
-                    on:dragleave=move |_| over.set(false)
-                    on:drop=dropped>
-                    <label class="button strong" class:disabled=no_gpu>
-                        "Choose a GGUF file"
-                        <input id="file" class="visually-hidden" type="file" accept=".gguf" node_ref=picker on:change=picked disabled=no_gpu/>
-                    </label>
-                    <p class="soft">"or drop it here. It is copied into this browser's storage and stays on this device."</p>
-                </div>
+                <DropPlace disabled=no_gpu take=take>
+                    <FileButton id="file" title="Choose a GGUF file" accept=".gguf" class="button strong" multiple=true disabled=no_gpu take=take/>
+                    <p class="soft">"or drop it here, all parts together where it is split. It is copied into this browser's storage and stays on this device."</p>
+                </DropPlace>
                 <form class="address" on:submit=download>
                     <label for="url">"Or download from an address"</label>
                     <div class="row">
                         <input id="url" type="url" inputmode="url" autocomplete="off" spellcheck="false" placeholder="https://…/model.gguf" bind:value=url/>
-                        <button type="submit" class="button" disabled=move || no_gpu() || url.with(|url| url.trim().is_empty())>"Download"</button>
+                        <button type="submit" class="button" disabled=move || no_gpu.get() || url.with(|url| url.trim().is_empty())>"Download"</button>
                     </div>
                     <p class="soft">"An interrupted download goes on where it stopped. Nothing is fetched before you press the button."</p>
                 </form>

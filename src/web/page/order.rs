@@ -43,7 +43,7 @@ pub fn check(shared: Shared, outcome: Outcome) {
 }
 
 async fn read_all(shared: Shared, row: String) -> Result<Order, Fault> {
-    let call = shared.call(Command::Decide { rows: vec![row], orderings: Some("rotations".into()), mass: false });
+    let call = shared.call(Command::Decide { rows: vec![row], orderings: Some("rotations".into()), mass: false, keep: false });
     shared.runs.job.set(Some(call.job));
     let combined = match call.answer().await? {
         Answer::Decided(mut decisions) => decisions.pop().and_then(|decision| decision.combined),

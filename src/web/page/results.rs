@@ -26,6 +26,14 @@ pub fn AnswerStep(shared: Shared) -> impl IntoView {
     }
 }
 
+/// `846 tokens`, or what of it had to be read where the rest was kept: `34 new of 846`.
+fn prompt_words(decision: &Decision) -> String {
+    match decision.input_tokens.saturating_sub(decision.reused_tokens) {
+        new if decision.reused_tokens > 0 => format!("{} new of {}", format::thousands(new), format::thousands(decision.input_tokens)),
+        _ => format::plural(decision.input_tokens, "token"),
+    }
+}
+
 /// Sums over all questions; none until every question has been answered both ways.
 fn totals(outcomes: &[Outcome]) -> Option<(f64, f64, u32)> {
     let mut sum = (0.0, 0.0, 0);
@@ -116,7 +124,7 @@ fn DirectLane(shared: Shared, outcome: Signal<Option<Outcome>>, names: Signal<Ve
             <super::order::OrderLine shared=shared outcome=outcome/>
             <p class="verdict-line read-line">{move || lane.with(|lane| if lane.done().is_some() { "Always valid: nothing was parsed." } else { "" })}</p>
             <dl class="facts">
-                <div><dt>"Prompt"</dt><dd>{fact(|d| format::plural(d.input_tokens, "token"))}</dd></div>
+                <div><dt>"Prompt"</dt><dd>{fact(prompt_words)}</dd></div>
                 <div><dt>"Written"</dt><dd>{fact(|_| "0 tokens".into())}</dd></div>
                 <div><dt>"Forward pass"</dt><dd>{fact(|d| format::seconds(d.forward_seconds))}</dd></div>
                 <div><dt>"Margin"</dt><dd>{fact(|d| format::share(d.margin))}</dd></div>

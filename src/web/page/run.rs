@@ -193,7 +193,9 @@ async fn read(shared: Shared, outcomes: &[Outcome]) {
     let runs = shared.runs;
     outcomes.iter().for_each(|outcome| outcome.direct.set(Lane::Running(now())));
     let rows = outcomes.iter().map(|outcome| outcome.row.get_value()).collect();
-    let call = shared.call(Command::Decide { rows, orderings: None, mass: true });
+    // While typing, the next question is almost the same one.
+    let keep = runs.live.get_untracked();
+    let call = shared.call(Command::Decide { rows, orderings: None, mass: true, keep });
     runs.job.set(Some(call.job));
     let on_event = |event| {
         if let Event::Decided { index, decision } = event
@@ -210,7 +212,7 @@ async fn read(shared: Shared, outcomes: &[Outcome]) {
     let alone = fault.kind == FaultKind::Input && outcomes.len() > 1;
     if alone || recover::possible(&fault) && recover::again(shared, &fault).await.is_ok() {
         for outcome in open() {
-            let command = Command::Decide { rows: vec![outcome.row.get_value()], orderings: None, mass: true };
+            let command = Command::Decide { rows: vec![outcome.row.get_value()], orderings: None, mass: true, keep };
             let take = |answer| if let Answer::Decided(mut decisions) = answer { decisions.pop() } else { None };
             lane(shared, outcome.direct, command, |_| {}, take).await;
             outcome.direct.with_untracked(|lane| say_read(runs, outcome, lane));

@@ -128,6 +128,7 @@ pub fn decision(
     Ok(Decision {
         probabilities: read.probabilities,
         input_tokens: result.input_tokens as u32,
+        reused_tokens: decided.prefix.reused,
         forward_seconds: result.forward_seconds,
         total_seconds,
         entropy: read.entropy / std::f64::consts::LN_2,

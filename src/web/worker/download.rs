@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use futures_channel::oneshot;
 use js_sys::{Reflect, Uint8Array};
@@ -18,6 +18,7 @@ use web_sys::{ReadableStreamDefaultReader, Response};
 use super::http::{Range, fetch, header, refused, total};
 use super::job::{Job, cancelled, sleep};
 use super::store::{self, Note, OpenFile};
+use crate::gguf::{ByteSource, Gguf, SourceError};
 use crate::web::js_message;
 use crate::web::protocol::{Fault, FaultKind, Phase};
 
@@ -34,8 +35,9 @@ const TRIES: u32 = 4;
 
 /// Downloads into the store and returns the name under which the file is kept.
 ///
-/// What an earlier try of the same address left is kept and continued. After a cancel or a fault the part stays.
-pub async fn download(url: &str, job: &Job) -> Result<String, Fault> {
+/// What an earlier try of the same address left is kept and continued. After a cancel or a fault the part stays. `on_header` hears once, as
+/// soon as the header is down, if it is one that can be read alone.
+pub async fn download(url: &str, job: &Job, on_header: impl FnOnce(Gguf) + 'static) -> Result<String, Fault> {
     let (name, mut note) = place(url).await;
     let complete = note.bytes > 0.0 && note.stored == note.bytes;
     if complete && store::snapshot(&name).await.is_ok_and(|file| file.size() == note.bytes) {
@@ -59,6 +61,16 @@ pub async fn download(url: &str, job: &Job) -> Result<String, Fault> {
         hash: RefCell::new((Sha256::new(), 0.0)),
         unsaved: Cell::new(0.0),
         saving: Cell::new(false),
+        begun: Cell::new(false),
+    });
+    let (watched, named) = (Rc::downgrade(&transfer), name.clone());
+    spawn_local(async move {
+        // What is wrong with it is said when it is loaded.
+        if let Some(arriving) = Arriving::open(watched, named).await
+            && let Ok(header) = Gguf::read(&arriving).await
+        {
+            on_header(header);
+        }
     });
     let result = transfer.clone().run().await;
     // Whatever happened, what is down stays usable.
@@ -93,6 +105,61 @@ async fn place(url: &str) -> (String, Note) {
     }
 }
 
+/// The file of a download while it arrives: reads wait for their bytes, and end with the download.
+struct Arriving {
+    transfer: Weak<Transfer>,
+    name: String,
+    len: u64,
+}
+
+/// Milliseconds between two looks at what has arrived.
+const LOOK_MS: i32 = 100;
+
+impl Arriving {
+    /// Waits until the server has said how long the file is; none where the download ends before that.
+    async fn open(transfer: Weak<Transfer>, name: String) -> Option<Self> {
+        loop {
+            let strong = transfer.upgrade().filter(|transfer| !transfer.job.is_over())?;
+            let bytes = strong.note.borrow().bytes;
+            if strong.begun.get() && bytes > 0.0 {
+                return Some(Self { transfer, name, len: bytes as u64 });
+            }
+            drop(strong);
+            sleep(LOOK_MS).await;
+        }
+    }
+}
+
+impl ByteSource for Arriving {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn describe(&self) -> String {
+        self.name.clone()
+    }
+
+    async fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        let end = (offset + buf.len() as u64) as f64;
+        loop {
+            let Some(transfer) = self.transfer.upgrade().filter(|transfer| !transfer.job.is_over()) else {
+                return Err(SourceError::Cancelled { place: self.name.clone() });
+            };
+            if transfer.note.borrow().stored >= end {
+                let wanted = buf.len() as u64;
+                let failed = |reason| SourceError::Failed { place: self.name.clone(), offset, wanted, reason };
+                return match transfer.file.read_at(offset as f64, buf) {
+                    Ok(read) if read == buf.len() => Ok(()),
+                    Ok(read) => Err(failed(format!("only {read} bytes are there"))),
+                    Err(fault) => Err(failed(fault.message)),
+                };
+            }
+            drop(transfer);
+            sleep(LOOK_MS).await;
+        }
+    }
+}
+
 /// One download in progress, shared by its lanes.
 struct Transfer {
     url: String,
@@ -112,11 +179,14 @@ struct Transfer {
     /// Bytes written since the last checkpoint.
     unsaved: Cell<f64>,
     saving: Cell<bool>,
+    /// The first answer is there, so the note is that of the version that arrives.
+    begun: Cell<bool>,
 }
 
 impl Transfer {
     async fn run(self: Rc<Self>) -> Result<(), Fault> {
         let (first, ranged) = self.open().await?;
+        self.begun.set(true);
         store::check_room(self.missing()).await?;
         self.save().await?;
         self.progress();

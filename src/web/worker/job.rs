@@ -57,6 +57,7 @@ impl Jobs {
         let job = Job {
             id,
             cancelled: Rc::new(Cell::new(false)),
+            ended: Rc::new(Cell::new(false)),
             abort: AbortController::new().ok(),
             posted: Rc::new(Cell::new((None, 0.0))),
             breathed: Rc::new(Cell::new(now())),
@@ -78,6 +79,7 @@ impl Jobs {
     /// Posts the job's last message and forgets it.
     pub fn finish(&self, job: &Job, result: Result<crate::web::protocol::Answer, Fault>) {
         self.0.borrow_mut().remove(&job.id);
+        job.ended.set(true);
         post(
             job.id,
             match result {
@@ -93,6 +95,7 @@ impl Jobs {
 pub struct Job {
     id: u32,
     cancelled: Rc<Cell<bool>>,
+    ended: Rc<Cell<bool>>,
     abort: Option<AbortController>,
     posted: Rc<Cell<(Option<Phase>, f64)>>,
     breathed: Rc<Cell<f64>>,
@@ -101,6 +104,11 @@ pub struct Job {
 impl Job {
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.get()
+    }
+
+    /// Has it answered, or will it only say that it was stopped?
+    pub fn is_over(&self) -> bool {
+        self.is_cancelled() || self.ended.get()
     }
 
     /// `Break` once the page has asked to stop.

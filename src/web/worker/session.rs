@@ -2,7 +2,7 @@
 
 use js_sys::{Function, Object, Promise, Reflect};
 use wasm_bindgen::{JsCast, JsValue};
-use wasm_bindgen_futures::JsFuture;
+use wasm_bindgen_futures::{JsFuture, spawn_local};
 
 use super::ask;
 use super::job::{Job, cancelled, now, scope, sleep};
@@ -56,7 +56,8 @@ impl Loaded {
         Ok((&open.state, tokens))
     }
 
-    fn tokens(&self, state: &Json) -> Result<Vec<u32>, Fault> {
+    /// The tokens that every prompt on a state begins with.
+    pub fn tokens(&self, state: &Json) -> Result<Vec<u32>, Fault> {
         let text = self.engine.text().map_err(|error| fault(&error))?;
         state_tokens(text, &Wording::default(), state).map_err(ask::input)
     }
@@ -142,6 +143,7 @@ impl Session {
                 Ok(Answer::Pace(selftest::pace(&gpu).await.map_err(|error| gpu_fault(&error))?))
             }
             Command::SelfTest => Ok(Answer::SelfTest(self.self_test(job).await?)),
+            Command::Bench { sizes } => Ok(Answer::Measured(super::bench::run(self.loaded()?, sizes, job).await?)),
             Command::Load { source, options } => Ok(Answer::Loaded(self.load(job, &source, options).await?)),
             Command::Count { row } => {
                 let loaded = self.loaded()?;
@@ -191,7 +193,7 @@ impl Session {
         self.loaded.as_mut().ok_or_else(|| Fault::new(FaultKind::NoModel, "No model is loaded."))
     }
 
-    async fn gpu(&mut self) -> Result<Gpu, Fault> {
+    pub async fn gpu(&mut self) -> Result<Gpu, Fault> {
         if let Some(gpu) = &self.gpu {
             return Ok(gpu.clone());
         }
@@ -227,10 +229,13 @@ impl Session {
     }
 
     async fn load(&mut self, job: &Job, source: &ModelSource, choice: LoadChoice) -> Result<Model, Fault> {
-        let gpu = self.gpu().await?;
         // The old model goes first: two rarely fit side by side.
         self.loaded = None;
         self.load += 1;
+        if choice.fresh {
+            self.gpu = None;
+        }
+        let gpu = self.gpu().await?;
         let bytes = WebSource::open(source, job).await?;
         let usual = LoadOptions::default();
         let precision = choice.precision.as_deref().map(str::parse::<Precision>).transpose().map_err(ask::input)?;
@@ -247,6 +252,15 @@ impl Session {
             match progress {
                 LoadProgress::Header => job.progress(Phase::Upload, 0.0, 0.0),
                 LoadProgress::Weights { done, total } => job.progress(Phase::Upload, done as f64, total as f64),
+                LoadProgress::Kernels(count) => {
+                    job.progress(Phase::Compile, 0.0, count as f64);
+                    let (gpu, job) = (gpu.clone(), job.clone());
+                    spawn_local(async move {
+                        // They were handed over before the weights, so they are done before them.
+                        gpu.idle().await;
+                        job.progress(Phase::Compile, count as f64, count as f64);
+                    });
+                }
                 LoadProgress::WarmUp => {
                     warm_up = Some(now());
                     job.progress(Phase::WarmUp, 0.0, 0.0);
@@ -274,6 +288,8 @@ impl Session {
             ModelSource::Kept { name } => super::store::read_note(name).await.unwrap_or_default(),
             _ => super::store::Note::default(),
         };
+        // The hash of a part is not that of the model.
+        let sha256 = Some(note.sha256).filter(|sha256| !sha256.is_empty() && bytes.parts().len() == 1);
         let file = ModelRef {
             source: match source {
                 ModelSource::Url { url } => url.clone(),
@@ -283,7 +299,7 @@ impl Session {
             revision: None,
             file: bytes.describe(),
             bytes: bytes.len(),
-            sha256: Some(note.sha256).filter(|sha256| !sha256.is_empty()),
+            sha256,
             architecture: info.architecture.clone(),
             name: info.name.clone(),
         };

@@ -9,11 +9,12 @@ use web_sys::{Blob, Response};
 use super::http::{self, Range};
 use super::job::Job;
 use super::store::{self, OpenFile, blob_piece};
-use crate::gguf::{ByteSource, SourceError};
+use crate::gguf::{ByteSource, SourceError, SplitSource};
 use crate::web::js_message;
 use crate::web::protocol::{Fault, FaultKind, ModelSource};
+use crate::web::{part_addresses, part_names};
 
-/// Any of the three.
+/// Any of the three: one file, which may be a part of a split model.
 pub struct WebSource {
     place: Place,
     name: String,
@@ -28,8 +29,23 @@ enum Place {
 }
 
 impl WebSource {
-    /// Opens what the page named. Kept files that are not complete are refused.
-    pub async fn open(source: &ModelSource, job: &Job) -> Result<Self, Fault> {
+    /// Opens what the page named, with all parts of a split model (`NAME-00001-of-00003.gguf`) where its name or address is that of one. Kept
+    /// files that are not complete are refused.
+    pub async fn open(source: &ModelSource, job: &Job) -> Result<SplitSource<Self>, Fault> {
+        let parts: Vec<ModelSource> = match source {
+            ModelSource::Kept { name } => part_names(name).into_iter().map(|name| ModelSource::Kept { name }).collect(),
+            ModelSource::Url { url } => part_addresses(url).into_iter().map(|url| ModelSource::Url { url }).collect(),
+            // A page is given the picked files and no others.
+            ModelSource::File { .. } => vec![source.clone()],
+        };
+        let mut opened = Vec::with_capacity(parts.len());
+        for part in &parts {
+            opened.push(Self::open_one(part, job).await?);
+        }
+        Ok(SplitSource::new(opened))
+    }
+
+    async fn open_one(source: &ModelSource, job: &Job) -> Result<Self, Fault> {
         let (place, name, len) = match source {
             ModelSource::Kept { name } => {
                 store::check_unchanged(name, job).await?;

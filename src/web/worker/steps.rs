@@ -27,7 +27,10 @@ impl Steps {
     pub fn new(loaded: &Loaded, command: Command, load: u32) -> Result<Self, Fault> {
         let start = now();
         let work = match command {
-            Command::Decide { rows, orderings: named, mass } => decisions(loaded, &rows, named.as_deref(), None, mass)?,
+            Command::Decide { rows, orderings: named, mass, keep } => {
+                let kept = if keep { Some(state_of(loaded, &rows)?) } else { None };
+                decisions(loaded, &rows, named.as_deref(), kept.as_deref(), mass)?
+            }
             Command::Ask { id, questions, orderings: named } => {
                 let (state, tokens) = loaded.state(id)?;
                 let rows: Vec<String> = questions.iter().map(|question| on_state(question, state)).collect::<Result<_, _>>()?;
@@ -48,6 +51,12 @@ impl Steps {
             Work::Tokens(run) => (run.done(), run.total()),
         }
     }
+}
+
+/// The tokens that every prompt on the first row's state begins with.
+fn state_of(loaded: &Loaded, rows: &[String]) -> Result<Vec<u32>, Fault> {
+    let row = rows.first().ok_or_else(|| input("there is nothing to decide"))?;
+    loaded.tokens(prepared(loaded, row, None)?.row.state())
 }
 
 fn decisions(loaded: &Loaded, rows: &[String], named: Option<&str>, held: Option<&[u32]>, mass: bool) -> Result<Work, Fault> {

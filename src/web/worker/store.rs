@@ -16,7 +16,7 @@ use web_sys::{
 
 use super::job::{Job, scope};
 use crate::web::protocol::{Fault, FaultKind, Kept, KeptFile, Phase};
-use crate::web::{js_error_name, js_message};
+use crate::web::{js_error_name, js_message, part_names};
 
 const FOLDER: &str = "models";
 const NOTE: &str = ".json";
@@ -273,7 +273,29 @@ pub async fn list() -> Kept {
         files.push(KeptFile { name, bytes: note.bytes, stored, url: note.url, sha256: note.sha256 });
     }
     files.sort_by(|a, b| a.name.cmp(&b.name));
-    Kept { available: true, files, usage, quota }
+    Kept { available: true, files: join_parts(files), usage, quota }
+}
+
+/// Parts of a split model as one model, which goes by the name of its first part and is complete when all parts are.
+fn join_parts(files: Vec<KeptFile>) -> Vec<KeptFile> {
+    let mut joined: Vec<KeptFile> = Vec::with_capacity(files.len());
+    for file in &files {
+        let names = part_names(&file.name);
+        if names.len() == 1 {
+            joined.push(file.clone());
+        } else if !joined.iter().any(|model| model.name == names[0]) {
+            let parts: Vec<&KeptFile> = files.iter().filter(|part| names.contains(&part.name)).collect();
+            let known = parts.len() == names.len() && parts.iter().all(|part| part.bytes > 0.0);
+            joined.push(KeptFile {
+                name: names[0].clone(),
+                bytes: if known { parts.iter().map(|part| part.bytes).sum() } else { 0.0 },
+                stored: parts.iter().map(|part| part.stored).sum(),
+                url: file.url.clone(),
+                sha256: String::new(),
+            });
+        }
+    }
+    joined
 }
 
 async fn names(folder: &FileSystemDirectoryHandle) -> Vec<String> {
@@ -293,7 +315,15 @@ async fn names(folder: &FileSystemDirectoryHandle) -> Vec<String> {
     names
 }
 
-/// Deletes a model and its note. A file that is gone already is no error.
+/// Deletes a model, all its parts where it is split. What is gone already is no error.
+pub async fn delete_model(name: &str) -> Result<(), Fault> {
+    for name in part_names(name) {
+        delete(&name).await?;
+    }
+    Ok(())
+}
+
+/// Deletes a file and its note. A file that is gone already is no error.
 pub async fn delete(name: &str) -> Result<(), Fault> {
     let models = folder().await?;
     // The note first: without it the rest can never pass for a complete model.

@@ -306,7 +306,7 @@ async fn bring(shared: Shared, rung: &Rung) -> Result<(), Fault> {
 /// Reads rows in one request, as a batch that makes way for clicks; rows with an equal state share it.
 async fn decide(shared: Shared, set: &RowSet, batch: &[usize], orders: bool, mut on_row: impl FnMut(usize, Ended)) -> Result<(), Fault> {
     let rows = batch.iter().map(|row| input(&set.file.rows[*row].row)).collect();
-    let command = Command::Decide { rows, orderings: orders.then(|| "rotations".into()), mass: false };
+    let command = Command::Decide { rows, orderings: orders.then(|| "rotations".into()), mass: false, keep: false };
     let call = shared.client.with_value(|client| client.call_as(Class::Batch, command));
     shared.runs.job.set(Some(call.job));
     let mut problem = None;

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use leptos::html::Input;
 use leptos::prelude::*;
 use wasm_bindgen_futures::{JsFuture, spawn_local};
-use web_sys::{DragEvent, File};
+use web_sys::File;
 
 use super::receipt;
 use super::run::{self, Going};
@@ -13,6 +12,7 @@ use super::set::{Place, RowSet, Rung, Table, rungs};
 use crate::eval::{Summary, chart, coverage, reliability, summary};
 use crate::web::page::exchange::save_file;
 use crate::web::page::notice::FaultNotice;
+use crate::web::page::pick::{DropPlace, FileButton};
 use crate::web::page::{Shared, format};
 
 /// Refused rows that are listed one by one.
@@ -47,10 +47,9 @@ pub fn EvaluateStep(shared: Shared) -> impl IntoView {
 #[component]
 fn Rows(shared: Shared) -> impl IntoView {
     let evaluation = shared.evaluation;
-    let (over, problem) = (RwSignal::new(false), RwSignal::new(None::<&'static str>));
-    let picker = NodeRef::<Input>::new();
-    let take = move |file: Option<File>| {
-        let Some(file) = file else { return };
+    let problem = RwSignal::new(None::<&'static str>);
+    let take = move |files: Vec<File>| {
+        let Some(file) = files.into_iter().next() else { return };
         spawn_local(async move {
             match JsFuture::from(file.text()).await.ok().and_then(|text| text.as_string()) {
                 Some(text) => {
@@ -62,40 +61,22 @@ fn Rows(shared: Shared) -> impl IntoView {
             }
         });
     };
-    let picked = move |_| {
-        if let Some(input) = picker.get_untracked() {
-            let file = input.files().and_then(|files| files.get(0));
-            input.set_value("");
-            take(file);
-        }
-    };
-    let dropped = move |event: DragEvent| {
-        event.prevent_default();
-        over.set(false);
-        take(event.data_transfer().and_then(|data| data.files()).and_then(|files| files.get(0)));
-    };
     let example = move |_| {
         problem.set(None);
         evaluation.remark.set(None);
         evaluation.set.set(Some(Arc::new(RowSet::example())));
     };
-    let running = move || evaluation.going.with(Option::is_some);
+    let running = Signal::derive(move || evaluation.going.with(Option::is_some));
     view! {
         <div class="field">
             <h3>"Rows"</h3>
-            <div class="drop slim" class:over=move || over.get()
-                on:dragover=move |event: DragEvent| { event.prevent_default(); over.set(true) }
-                on:dragleave=move |_| over.set(false)
-                on:drop=dropped>
+            <DropPlace class="drop slim" disabled=running take=take>
                 <div class="row">
-                    <label class="button" class:disabled=running>
-                        "Choose a labelled file"
-                        <input id="rows" class="visually-hidden" type="file" accept=".jsonl,.ndjson,.json" node_ref=picker on:change=picked disabled=running/>
-                    </label>
+                    <FileButton id="rows" title="Choose a labelled file" accept=".jsonl,.ndjson,.json" disabled=running take=take/>
                     <button type="button" class="button" id="example-set" disabled=running on:click=example>"Use the example set"</button>
                 </div>
                 <p class="soft">"or drop it here. JSON lines: id, state, question, options, and label, the id of the right option."</p>
-            </div>
+            </DropPlace>
             <p class="problem" aria-live="polite">{move || problem.get()}</p>
             {move || evaluation.set.get().map(|set| view! { <SetLine set=set/> })}
         </div>
