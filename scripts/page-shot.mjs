@@ -52,12 +52,12 @@ const make = {
   },
   async loading() {
     const page = await open();
-    await page.fill('#url', `${server.url}/models/${path.basename(model)}?pace=400000`);
+    await page.fill('#url', `${server.url}/models/${path.basename(model)}?pace=50000`);
     await page.click('.address button');
     await page.waitForFunction(() => / of /.test(document.querySelector('.tile-words')?.textContent));
     await shots(page, 'loading', '[aria-labelledby=model-title]');
-    await page.click('#cancel-load');
-    await page.waitForSelector('#kept');
+    // A quick machine may have loaded it by now.
+    await page.click('#cancel-load', { timeout: 2000 }).catch(() => {});
   },
   async answer() {
     const page = await open();
