@@ -95,7 +95,6 @@ cargo_tool() {
 
 # Its version must equal that of the library in Cargo.lock. Not --locked: its own lock file is older than some compilers.
 need_wasm_bindgen() { cargo_tool wasm-bindgen "$(locked_version wasm-bindgen)"; }
-need_trunk() { cargo_tool trunk 0.21.14 --locked; }
 
 # Debian's binaryen 108 exits 0 and breaks the output; the npm package is the same program, built to WASM.
 need_wasm_opt() {
