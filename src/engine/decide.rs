@@ -122,20 +122,21 @@ impl Decisions {
             }
             owners[at].extend(std::iter::repeat_n(i, row.prompts.len()));
         }
-        let group = |owners: &Vec<usize>| {
+        let group = |(g, owners): (usize, &Vec<usize>)| {
             let mut rows_of: Vec<usize> = owners.clone();
             rows_of.dedup();
             let prompts: Vec<Vec<u32>> = rows_of.iter().flat_map(|i| rows[*i].prompts.iter().map(|p| p.prompt.tokens.clone())).collect();
             let all: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
             let shared = shared_prefix(&all);
-            let prefix = match held {
+            // The open state is that of the first row; rows of others share theirs.
+            let prefix = match held.filter(|_| g == 0) {
                 Some(state) => all.iter().map(|p| common_prefix(p, state)).min().unwrap_or(0).min(shared),
                 None if prompts.len() < 2 || shared < LEAST_PREFIX => 0,
                 None => shared,
             };
             RunGroup { prompts, prefix }
         };
-        let groups: Vec<RunGroup> = owners.iter().map(group).collect();
+        let groups: Vec<RunGroup> = owners.iter().enumerate().map(group).collect();
         let lengths = groups.iter().map(|g| g.prompts.iter().map(Vec::len).collect()).collect();
         let labels = rows.iter().map(|row| &row.slots).max_by_key(|slots| slots.len()).cloned().unwrap_or_default();
         let gathered = vec![Decided::default(); rows.len()];

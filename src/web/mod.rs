@@ -22,9 +22,13 @@ pub(crate) fn js_message(value: &JsValue) -> String {
     }
 }
 
+/// Most parts of a split model.
+const MOST_PARTS: u32 = 999;
+
 /// The file names of all parts of a split model that this is a part of; the name alone where it is none.
 pub(crate) fn part_names(name: &str) -> Vec<String> {
-    match SplitName::parse(name) {
+    // No publisher cuts a model into more; a name that claims so is just a name.
+    match SplitName::parse(name).filter(|split| split.count <= MOST_PARTS) {
         Some(split) => (1..=split.count).map(|part| split.name_of(part)).collect(),
         None => vec![name.into()],
     }

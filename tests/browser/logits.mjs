@@ -19,6 +19,7 @@ export default function ({ browser, home, model, models }) {
   const tests = {};
   // One page for all of them: its kernels are compiled once. After a failure the next test gets a fresh one.
   let shared;
+  const faults = [];
   const withPage = async (use) => {
     if (!shared || shared.isClosed()) {
       shared = await openPage(browser, `${home}?test`);
@@ -28,6 +29,7 @@ export default function ({ browser, home, model, models }) {
     try {
       return await use(shared);
     } catch (error) {
+      faults.push(...shared.faults);
       await shared.close();
       throw error;
     }
@@ -50,8 +52,12 @@ export default function ({ browser, home, model, models }) {
   // One prompt of 63 tokens of SmolLM2 in every run; the model of half a gigabyte by name, or with everything on a GPU.
   for (const [name, title] of [['real-smollm2', 'a real prompt'], ['real-qwen25coder05', 'real prompts of Qwen2.5-Coder']]) {
     const oracle = read(name);
-    tests[`logits of ${title}, here and natively`] = () => withPage(async (page) => {
-      if (!fs.existsSync(path.join(models, oracle.file))) throw new Skip(`${oracle.file} is not in SEMIF_TEST_MODELS`);
+    const here = fs.existsSync(path.join(models, oracle.file));
+    tests[`logits of ${title}, here and natively`] = async () => {
+      if (!here) throw new Skip(`${oracle.file} is not in SEMIF_TEST_MODELS`);
+      return withPage(compareReal);
+    };
+    const compareReal = async (page) => {
       const prompts = oracle.prompts.filter((prompt) => prompt.n_tokens <= LONGEST);
       check(prompts.length > 0, 'the reference has no prompt that is short enough');
       const { label_ids: labels } = prompts[0];
@@ -72,11 +78,11 @@ export default function ({ browser, home, model, models }) {
       });
       check(Math.max(...apart) < TOLERANCE, `native and browser logits are ${apart} apart`);
       return `${prompts.length} of ${oracle.prompts.length}, max |logit - f64| ${error.toExponential(1)}, ${Math.max(...apart).toExponential(1)} from native`;
-    });
+    };
   }
   tests['the page of the logits had no complaint'] = async () => {
-    if (!shared || shared.isClosed()) throw new Skip('no logits were compared');
-    equal(shared.faults, [], 'the browser complained');
+    if (!shared) throw new Skip('no logits were compared');
+    equal([...faults, ...(shared.isClosed() ? [] : shared.faults)], [], 'the browser complained');
     await shared.close();
   };
   return tests;

@@ -221,6 +221,7 @@ export default function (world) {
 /** The tiny model in three parts. */
 function partsOf(models) {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'semif-parts-'));
+  process.on('exit', () => fs.rmSync(folder, { recursive: true, force: true }));
   return split(fs.readFileSync(path.join(models, TINY)), 3).map((part, i) => {
     const file = path.join(folder, `tiny-0000${i + 1}-of-00003.gguf`);
     fs.writeFileSync(file, part);

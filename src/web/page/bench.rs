@@ -92,6 +92,7 @@ fn start(shared: Shared, bench: Bench) {
     bench.longest_task.set(None);
     bench.doing.set(Some(("starting".into(), 0.0)));
     runs.stopping.set(false);
+    runs.hidden.set(super::run::is_hidden());
     runs.job.set(Some(0));
     spawn_local(async move {
         let watch = Watch::start(bench.longest_task);
@@ -104,7 +105,11 @@ fn start(shared: Shared, bench: Bench) {
         bench.doing.set(None);
         match result {
             Ok(()) => bench.complete.set(true),
-            Err(fault) if fault.kind == FaultKind::Cancelled => {}
+            Err(fault) if fault.kind == FaultKind::Cancelled => {
+                if shared.model.with_untracked(Option::is_none) && shared.loading.with_untracked(Option::is_none) {
+                    shared.remark.set(Some("Stopped while the model was loaded anew: choose it again.".into()));
+                }
+            }
             Err(fault) => bench.fault.set(Some(fault)),
         }
     });
@@ -135,8 +140,15 @@ async fn measure(shared: Shared, bench: Bench) -> Result<(), Fault> {
         let answer = loading::follow(shared, Command::Load { source, options }).await;
         shared.loading.set(None);
         match answer? {
-            Answer::Loaded(model) => shared.model.set(Some(model)),
+            Answer::Loaded(model) => {
+                shared.requests.update(super::trust::Requests::mark);
+                shared.model.set(Some(model));
+            }
             _ => return Err(Fault::new(FaultKind::Crash, "The engine gave an answer of another kind.")),
+        }
+        // The click may have come during the first run, which does not listen.
+        if shared.runs.stopping.get_untracked() {
+            return Err(Fault::new(FaultKind::Cancelled, "Stopped."));
         }
     }
     let model = shared.model.get_untracked().ok_or_else(|| Fault::new(FaultKind::NoModel, "No model is loaded."))?;

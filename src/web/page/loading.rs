@@ -58,6 +58,12 @@ impl Loading {
             for before in PHASES.into_iter().filter(|before| *before < phase) {
                 self.end(before);
             }
+            // The next part of a split model begins again with the first step.
+            for after in PHASES.into_iter().filter(|after| *after > phase && *after != Phase::Compile) {
+                if !matches!(self.steps[after as usize], Step::Skipped(_)) {
+                    self.steps[after as usize] = Step::Waits;
+                }
+            }
         }
     }
 
@@ -161,6 +167,11 @@ pub async fn follow(shared: Shared, command: Command) -> Result<Answer, Fault> {
         }
     };
     call.finish(on_event).await
+}
+
+/// Did the visitor cancel?
+pub fn stopping(shared: Shared) -> bool {
+    shared.loading.with_untracked(|loading| loading.as_ref().is_some_and(|loading| loading.stopping))
 }
 
 /// Did the visitor pause the download?

@@ -94,6 +94,7 @@ async fn bring(shared: Shared, chosen: Chosen) -> Result<(), Fault> {
             keep_or_use(shared, addresses.into_iter().map(part).collect(), Some(ModelSource::Url { url })).await?
         }
     };
+    go_on(shared).await?;
     upload(shared, source).await
 }
 
@@ -105,18 +106,18 @@ fn last(url: &str) -> String {
 
 /// The parts of a split model in their order; one file as it is.
 fn in_order(files: Vec<File>) -> Result<Vec<File>, Fault> {
-    let input = |words: String| Fault::new(FaultKind::Input, words);
-    let Some(first) = files.first().map(File::name) else { return Err(input("No file was chosen.".into())) };
+    let unfit = |words: String| Fault::new(FaultKind::ModelFile, words);
+    let Some(first) = files.first().map(File::name) else { return Err(unfit("No file was chosen.".into())) };
     let names = part_names(&first);
     if let Some(other) = files.iter().find(|file| !names.contains(&file.name())) {
-        return Err(input(format!(
+        return Err(unfit(format!(
             "{} and {first} are not parts of one model. Choose one file, or all parts of a split model together.",
             other.name()
         )));
     }
     let part = |(i, name): (usize, &String)| {
         files.iter().find(|file| file.name() == *name).cloned().ok_or_else(|| {
-            input(format!(
+            unfit(format!(
                 "{first} is a part of a split model, and part {} of {}, {name}, was not chosen. Choose all parts together.",
                 i + 1,
                 names.len()
@@ -134,10 +135,21 @@ async fn keep_or_use(shared: Shared, parts: Vec<(String, Command)>, otherwise: O
         if count > 1 {
             loading::change(shared, |loading| loading.name = format!("{name}: part {} of {count}", i + 1));
         }
-        match keep_or_use_one(shared, command, otherwise.clone()).await? {
+        go_on(shared).await?;
+        let kept = keep_or_use_one(shared, command, otherwise.clone()).await;
+        let full = match &kept {
+            Ok(kept) => !matches!(kept, ModelSource::Kept { .. }),
+            Err(fault) => fault.kind == FaultKind::Quota,
+        };
+        // Some parts alone are of no use, and would fill the storage.
+        if full && let Some(ModelSource::Kept { name }) = &first {
+            let _ = shared.call(Command::Delete { name: name.clone() }).answer().await;
+            shared.refresh_kept();
+        }
+        match kept? {
             ModelSource::Kept { name: kept } if count > 1 && kept != name => {
                 return Err(Fault::new(
-                    FaultKind::Storage,
+                    FaultKind::ModelFile,
                     format!(
                         "A file of the name {name} from elsewhere is kept already, so this part came to be called {kept}. Delete both, then choose the model again."
                     ),
@@ -149,6 +161,14 @@ async fn keep_or_use(shared: Shared, parts: Vec<(String, Command)>, otherwise: O
         }
     }
     first.ok_or_else(|| Fault::new(FaultKind::Input, "No file was chosen."))
+}
+
+/// An error where the visitor stopped after the last step was done; waits where it was paused.
+async fn go_on(shared: Shared) -> Result<(), Fault> {
+    if loading::stopping(shared) || loading::paused(shared) && !loading::wait(shared).await {
+        return Err(Fault::new(FaultKind::Cancelled, "Stopped."));
+    }
+    Ok(())
 }
 
 /// Keeps the bytes; where the browser has no room, uses them from where they are, if that can be.

@@ -104,7 +104,8 @@ pub fn now() -> f64 {
     web_sys::window().and_then(|window| window.performance()).map_or_else(js_sys::Date::now, |clock| clock.now())
 }
 
-fn is_hidden() -> bool {
+/// Is the tab hidden now?
+pub fn is_hidden() -> bool {
     web_sys::window().and_then(|window| window.document()).is_some_and(|document| document.hidden())
 }
 
@@ -304,7 +305,13 @@ pub fn stop(shared: Shared) {
         shared.model.set(None);
         shared.client.with_value(|client| client.kill());
         if let Some(source) = shared.source.get_value() {
-            super::models::load(shared, source);
+            // The run's own end comes later, so this does not wait for it as a click on a model does.
+            spawn_local(async move {
+                let chosen = super::models::Chosen::Source(source);
+                if let Err(fault) = super::models::bring_now(shared, chosen).await {
+                    shared.fault.set(Some(fault));
+                }
+            });
         }
         return;
     }

@@ -203,7 +203,10 @@ async fn serve_engine(jobs: Jobs, queue: Queue, mut news: UnboundedReceiver<()>)
                 ahead = None;
             }
         } else if let Some((job, header)) = queue.header() {
-            ahead = session.look_ahead(&job, &header).await.map(|kernels| (job, kernels));
+            // Its download may be over, and its model loaded, since it was queued.
+            if !job.is_over() {
+                ahead = session.look_ahead(&job, &header).await.map(|kernels| (job, kernels));
+            }
         } else if news.recv().await.is_err() {
             return;
         }
