@@ -2,7 +2,7 @@
 //!
 //! Needs the tiny models in the folder `SEMIF_TEST_MODELS` (`./test` makes them).
 
-use super::{Ask, Engine, EngineError, LoadOptions, RunGroup, SharedAsk, SharedRun};
+use super::{Ask, Engine, EngineError, Group, LoadOptions, RunGroup, SharedAsk, SharedRun};
 use crate::gguf::MemorySource;
 use crate::gpu::faults::{Stage, order::Order};
 use crate::gpu::{Gpu, GpuError, GpuOptions};
@@ -127,6 +127,43 @@ fn qwen3() {
 #[test]
 fn qwen35() {
     check("qwen35-tiny-lmstudio");
+}
+
+/// A batch of 21 questions, in chunks that cut them, grows the cache at most once; the next one finds its room there.
+#[test]
+fn a_batch_grows_the_cache_once() {
+    for model in ["qwen3-tiny-Q4_0", "qwen35-tiny-lmstudio"] {
+        let Some(file) = file(model) else { return };
+        let mut engine = load(&file);
+        let prompt = |state: u32, prefix: u32, own: u32| -> Vec<u32> {
+            (0..34).map(|i| 7 * i).chain((34..prefix).map(|i| i + state)).chain((0..3 + own % 5).map(|i| 10 * own + i)).collect()
+        };
+        let one = vec![(0..21).map(|own| prompt(1, 45, own)).collect::<Vec<_>>()];
+        // What both states begin with becomes a prefix of its own.
+        let two = vec![(0..12).map(|own| prompt(2, 41, own)).collect(), (0..9).map(|own| prompt(3, 50, own)).collect()];
+        for (states, prefixes) in [(one, vec![45]), (two, vec![41, 50])] {
+            let groups: Vec<Group<'_>> = states
+                .iter()
+                .zip(prefixes)
+                .map(|(prompts, prefix): (&Vec<Vec<u32>>, usize)| Group { prompts: prompts.iter().map(Vec::as_slice).collect(), prefix })
+                .collect();
+            let buffers = |engine: &mut Engine| {
+                engine.gpu().order(None);
+                let read = block_on(engine.read_groups(&groups, &ask(), &mut go)).unwrap();
+                assert!(read.prefixes.iter().all(|p| p.tokens > 0), "{model}: kept");
+                (engine.gpu().passed(Stage::Buffer), read.readings)
+            };
+            engine.clear_cache();
+            let (first, readings) = buffers(&mut engine);
+            // Two buffers a layer, and a few others: the list of pages to copy, the table of positions, readbacks.
+            let once = 2 * engine.config.is_delta.len();
+            assert!((once..2 * once).contains(&first), "{model}: {first} buffers, {once} for growing once");
+            let allocated = engine.cache.allocated();
+            let (second, again) = buffers(&mut engine);
+            assert_eq!((second, engine.cache.allocated()), (0, allocated), "{model}: the second batch");
+            assert_eq!(again, readings, "{model}");
+        }
+    }
 }
 
 /// Open states outlive a fault: what is kept of them goes, and is read again.

@@ -8,6 +8,7 @@ mod faults;
 mod info;
 mod precision;
 mod prefix;
+mod room;
 mod run;
 mod session;
 mod shared;

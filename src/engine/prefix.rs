@@ -48,11 +48,11 @@ impl Store {
     }
 
     /// The entry with exactly these tokens.
-    fn exact(&self, tokens: &[u32]) -> Option<usize> {
+    pub fn exact(&self, tokens: &[u32]) -> Option<usize> {
         self.entries.iter().position(|e| e.tokens == tokens)
     }
 
-    fn touch(&mut self, i: usize) -> u64 {
+    pub fn touch(&mut self, i: usize) -> u64 {
         self.clock += 1;
         self.entries[i].used = self.clock;
         self.entries[i].id
@@ -66,7 +66,7 @@ impl Store {
     }
 
     /// The entry to start from for `tokens`, and how many of them it covers. With states only a whole entry can be continued.
-    fn best(&self, tokens: &[u32], has_states: bool) -> Option<(usize, usize)> {
+    pub fn best(&self, tokens: &[u32], has_states: bool) -> Option<(usize, usize)> {
         let usable = |e: &Entry| match common_prefix(&e.tokens, tokens) {
             n if has_states && n < e.tokens.len() => 0,
             n => n,
@@ -102,21 +102,24 @@ impl Engine {
         wanted: &[&[u32]],
         progress: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Vec<(u64, PrefixUse)>, EngineError> {
-        // What several of them begin with (the instructions) is read once.
-        let missing: Vec<&[u32]> = wanted.iter().copied().filter(|tokens| self.store.exact(tokens).is_none()).collect();
-        let common = if missing.len() > 1 { shared_prefix(&missing) } else { 0 };
-        let covered = |tokens| self.store.best(tokens, self.cache.has_states()).map_or(0, |(_, n)| n);
-        let start = match missing.first() {
-            Some(first) if common >= LEAST_COMMON && covered(&first[..common]) < common => {
-                Some(self.hold_each(&[&first[..common]], progress).await?[0].0)
-            }
-            _ => None,
+        let start = match self.common_start(wanted) {
+            Some(common) => Some(self.hold_each(&[common], progress).await?[0].0),
+            None => None,
         };
         let held = self.hold_each(wanted, progress).await;
         if let Some(id) = start {
             self.unpin(id);
         }
         held
+    }
+
+    /// What several prefixes that are missing begin with (the instructions), where it is missing too: it is read once, as a prefix of its own.
+    pub(super) fn common_start<'a>(&self, wanted: &[&'a [u32]]) -> Option<&'a [u32]> {
+        let missing: Vec<&[u32]> = wanted.iter().copied().filter(|tokens| self.store.exact(tokens).is_none()).collect();
+        let common = if missing.len() > 1 { shared_prefix(&missing) } else { 0 };
+        let start = &missing.first()?[..common];
+        let covered = self.store.best(start, self.cache.has_states()).map_or(0, |(_, n)| n);
+        (common >= LEAST_COMMON && covered < common).then_some(start)
     }
 
     async fn hold_each(

@@ -3,9 +3,9 @@
 //! wherever it is cut.
 
 use super::prefix::PrefixUse;
+use super::room::{Span, pieces};
 use super::{Engine, EngineError, MOST_IDS};
 use crate::gpu::{View, now_seconds};
-use crate::kernels::attention::PAGE;
 use crate::kernels::head;
 use crate::model::{Batch, Sequence};
 use std::ops::ControlFlow;
@@ -87,6 +87,11 @@ impl<'a> Branch<'a> {
         let done = sequence.len as usize;
         Self { tokens, sequence, place, keep: place.is_none(), done, began: done }
     }
+}
+
+/// Prompts whose results fit one readback and whose own pages stay few.
+pub(super) fn portion_size(labels: usize) -> usize {
+    (MOST_IDS / labels.max(1)).clamp(1, 256)
 }
 
 /// A prompt with its group.
@@ -183,7 +188,10 @@ impl Engine {
     ) -> Result<GroupsReading, EngineError> {
         let start = now_seconds();
         let prefixes: Vec<&[u32]> = groups.iter().filter(|g| g.prefix > 0).filter_map(|g| Some(&g.prompts.first()?[..g.prefix])).collect();
+        let ahead = self.room_ahead(groups, &prefixes, ask.labels.len()).await;
+        let ahead = self.settle(ahead)?;
         let held = self.hold_prefixes(&prefixes, progress).await;
+        ahead.into_iter().for_each(|id| self.unpin(id));
         let held = self.settle(held)?;
         let mut out = GroupsReading::default();
         let mut each = held.iter();
@@ -218,12 +226,9 @@ impl Engine {
         let places: Vec<Place<'_>> = groups.iter().enumerate().flat_map(|(g, group)| group.prompts.iter().map(move |p| (g, *p))).collect();
         let longest = places.iter().map(|(_, p)| p.len()).max().unwrap_or(0);
         self.forward.cover(&mut self.rec, &self.config, &self.weights, longest as u32).await?;
-        // Prompts are taken in portions whose results fit one readback and whose own pages stay few.
-        let width = ask.labels.len().max(1);
-        let most = (MOST_IDS / width).clamp(1, 256);
         self.gpu.write(&self.ids, 0, bytemuck::cast_slice(&ask.labels));
         let mut readings = Vec::with_capacity(places.len());
-        for portion in places.chunks(most) {
+        for portion in places.chunks(portion_size(ask.labels.len())) {
             let mut branches = Vec::new();
             let read = self.read_portion(&mut branches, portion, groups, parents, ask, progress).await;
             // Whatever happened, the pages go back (the commands that use them are already in the queue).
@@ -264,28 +269,23 @@ impl Engine {
         ask: &SharedAsk,
         progress: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(), EngineError> {
-        let room = self.forward.max_rows() as usize;
+        let spans: Vec<Span> = branches.iter().map(|b| Span { done: b.done, all: b.tokens.len() }).collect();
         let (mut batch, mut finished) = (Batch::default(), Vec::new());
-        for branch in branches.iter_mut() {
+        for piece in pieces(&spans, self.forward.max_rows() as usize, self.forward.max_pages()) {
+            if piece.fresh {
+                self.run_batch(&mut batch, &mut finished, ask, progress).await?;
+            }
+            let branch = &mut branches[piece.prompt];
             let tokens = branch.tokens;
-            while branch.done < tokens.len() {
-                let free = room - batch.len();
-                let pages = tokens.len().div_ceil(PAGE as usize);
-                if free == 0 || (batch.page_entries() + pages > self.forward.max_pages() && !batch.is_empty()) {
-                    self.run_batch(&mut batch, &mut finished, ask, progress).await?;
-                    continue;
-                }
-                let rest = &tokens[branch.done..];
-                let piece = &rest[..rest.len().min(free)];
-                let last = piece.len() == rest.len();
-                // A state of its own is needed only by a branch that is cut, or that others go on from.
-                let state = branch.keep || !last || branch.done > branch.began;
-                self.cache.reserve(&mut self.rec, &mut branch.sequence, tokens.len() as u32, state).await?;
-                batch.push(&mut branch.sequence, piece, last && branch.place.is_some());
-                branch.done += piece.len();
-                if last {
-                    finished.extend(branch.place);
-                }
+            let next = branch.done + piece.rows;
+            let last = next == tokens.len();
+            // A state of its own is needed only by a branch that is cut, or that others go on from.
+            let state = branch.keep || !last || branch.done > branch.began;
+            self.cache.reserve(&mut self.rec, &mut branch.sequence, tokens.len() as u32, state).await?;
+            batch.push(&mut branch.sequence, &tokens[branch.done..next], last && branch.place.is_some());
+            branch.done = next;
+            if last {
+                finished.extend(branch.place);
             }
         }
         if !batch.is_empty() {

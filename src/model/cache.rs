@@ -144,8 +144,11 @@ impl Cache {
         Some(page)
     }
 
-    /// Makes sure that so many pages and state slots are free.
-    async fn provide(&mut self, rec: &mut Recorder, pages: u32, slots: u32) -> Result<(), ModelError> {
+    /// Makes sure that so many pages and state slots are free: what sequences then reserve does not grow the cache.
+    ///
+    /// # Errors
+    /// Out of memory, or more tokens than a storage binding can hold. What sequences hold is unchanged.
+    pub async fn provide(&mut self, rec: &mut Recorder, pages: u32, slots: u32) -> Result<(), ModelError> {
         let have = self.page_refs.len() as u32;
         let lacking = pages.saturating_sub(self.free_pages.len() as u32);
         let lacking_slots = slots.saturating_sub(self.free_slots.len() as u32);

@@ -274,8 +274,10 @@ impl Forward {
         rec.submit();
         let turns = rec.gpu().buffer("cosines and sines", table.len() as u64 * 8).await?;
         rec.gpu().write(&turns, 0, bytemuck::cast_slice(&table));
-        (self.turns, self.positions) = (turns, positions);
+        // Only with both are the positions covered.
+        self.turns = turns;
         self.pieces = rec.gpu().buffer("attention pieces", attention_step::scratch_bytes(&config.attention.heads, positions)).await?;
+        self.positions = positions;
         Ok(())
     }
 
