@@ -200,6 +200,60 @@ fn tokenize_and_inspect() {
     assert!(info["gpu_bytes"].as_u64() > Some(4_000_000), "{}", info["gpu_bytes"]);
 }
 
+/// What cannot run is shown all the same, with the reason at the end and in the exit code.
+#[test]
+fn inspect_shows_what_cannot_run() {
+    use semif::gguf::{TensorType, Value as Meta, testing::Writer};
+    let place = Place::new();
+    let writer = |architecture: &str| {
+        let vector = |w: Writer, name: &str| w.zeros(name, TensorType::F32, &[32]);
+        let w = Writer::default().text("general.architecture", architecture).text("general.name", "Some model");
+        vector(vector(w.entry(&format!("{architecture}.block_count"), Meta::U32(7)), "token_embd.weight"), "output_norm.weight")
+    };
+    let mut mixed = writer("qwen3").zeros("blk.0.ffn_up.weight", TensorType::Q4_K, &[256, 2]);
+    // 136 bytes are a block of IQ4_XS, with which the rows need not agree here.
+    for (name, id) in [("blk.0.attn_q.weight", 23), ("blk.0.attn_k.weight", 23), ("blk.0.attn_v.weight", 99)] {
+        mixed = mixed.zeros(name, TensorType::F32, &[34]);
+        mixed.tensors.last_mut().unwrap().type_id = id;
+    }
+    std::fs::write(place.path("mixed.gguf"), mixed.build()).unwrap();
+    std::fs::write(place.path("gemma.gguf"), writer("gemma3").build()).unwrap();
+    let mut both = writer("gemma3");
+    both.tensors[0].type_id = 20;
+    std::fs::write(place.path("both.gguf"), both.build()).unwrap();
+    for (file, parts, why) in [
+        (
+            "mixed",
+            &["qwen3", "Some model", "block_count", "6, ", "Q4_K", "IQ4_XS     2 tensors, ", ", not supported", "type 99"][..],
+            "no kernels for IQ4_XS, type 99; take",
+        ),
+        ("gemma", &["gemma3", "Some model", "F32        2 tensors, 256 bytes\n"], "\"gemma3\" is not supported"),
+        (
+            "both",
+            &["gemma3", "IQ4_NL     1 tensors, 128 bytes, not supported"],
+            "\"gemma3\" is not supported; supported are qwen2, qwen3, llama and qwen35; there are no kernels for IQ4_NL",
+        ),
+    ] {
+        let shown = place.semif(&format!("inspect {file}.gguf")).expect(3, &[]).out;
+        for part in parts {
+            assert!(shown.contains(part), "{file} lacks {part}:\n{shown}");
+        }
+        let last = shown.lines().last().unwrap();
+        assert!(last.trim_start().starts_with("does not run") && last.contains(why), "{file}: {last}");
+        let info = place.semif(&format!("inspect --json {file}.gguf")).expect(3, &[]).json();
+        assert_eq!((info["runs"].as_bool(), info["problem"].as_str().unwrap().contains(why)), (Some(false), true), "{info}");
+    }
+    let info = place.semif("inspect --json mixed.gguf").expect(3, &[]).json();
+    let types = serde_json::json!({"tensors": 2, "bytes": 320, "supported": false});
+    assert_eq!(info["tensor_types"]["IQ4_XS"], types, "{info}");
+    assert_eq!(info["tensors"][4]["type"], "IQ4_XS");
+    // Nothing else takes such a file.
+    place.semif("logits --tokens 1 --gguf mixed.gguf").expect(3, &["IQ4_XS", "not supported"]);
+    let whole = std::fs::read(place.path("mixed.gguf")).unwrap();
+    std::fs::write(place.path("cut.gguf"), &whole[..whole.len() - 700]).unwrap();
+    place.semif("inspect cut.gguf").expect(3, &["truncated"]);
+}
+
 fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::decision::ModelRef;
-use crate::gguf::{ByteSource as _, Gguf};
+use crate::gguf::{ByteSource as _, Gguf, Metadata};
 use crate::hub::FileSource;
 use crate::text::TextModel;
 
@@ -31,7 +31,7 @@ impl ModelFile {
     /// # Errors
     /// Exit code 3: none, or one that is not supported.
     pub fn text(&self) -> Result<TextModel, Failure> {
-        TextModel::from_gguf(&self.gguf.metadata).map_err(|e| Failure::model_file(format!("{}: {e}", self.source.describe())))
+        text(&self.source, &self.gguf.metadata)
     }
 
     /// Tokens that the model was made for, where the file says it.
@@ -42,16 +42,29 @@ impl ModelFile {
 
     /// What result rows say about the file; `sha256` is still to be filled in.
     pub fn reference(&self) -> ModelRef {
-        let text = |key: &str| self.gguf.metadata.str(key).ok().map(str::to_owned);
-        let file = self.source.paths().next().and_then(Path::file_name);
-        ModelRef {
-            source: "file".to_owned(),
-            revision: None,
-            file: file.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
-            bytes: self.source.len(),
-            sha256: None,
-            architecture: text("general.architecture").unwrap_or_default(),
-            name: text("general.name"),
-        }
+        reference(&self.source, &self.gguf.metadata)
+    }
+}
+
+/// [`ModelFile::text`] of a file whose tensors may be of any type.
+///
+/// # Errors
+/// Exit code 3: none, or one that is not supported.
+pub fn text(source: &FileSource, metadata: &Metadata) -> Result<TextModel, Failure> {
+    TextModel::from_gguf(metadata).map_err(|e| Failure::model_file(format!("{}: {e}", source.describe())))
+}
+
+/// [`ModelFile::reference`] of a file whose tensors may be of any type.
+pub fn reference(source: &FileSource, metadata: &Metadata) -> ModelRef {
+    let text = |key: &str| metadata.str(key).ok().map(str::to_owned);
+    let file = source.paths().next().and_then(Path::file_name);
+    ModelRef {
+        source: "file".to_owned(),
+        revision: None,
+        file: file.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        bytes: source.len(),
+        sha256: None,
+        architecture: text("general.architecture").unwrap_or_default(),
+        name: text("general.name"),
     }
 }

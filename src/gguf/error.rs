@@ -102,6 +102,17 @@ pub enum Problem {
     InPart { part: u64, problem: Box<Problem> },
 }
 
+impl Problem {
+    /// The file is sound as far as it was read, but has tensors of a type that is not supported: [`super::Outline::read`] may list it.
+    pub fn is_unsupported_type(&self) -> bool {
+        match self {
+            Self::TensorType { .. } => true,
+            Self::InPart { problem, .. } => problem.is_unsupported_type(),
+            _ => false,
+        }
+    }
+}
+
 fn split_hint(found: u64, count: u64) -> &'static str {
     if found < count { "; a part is missing" } else { "" }
 }

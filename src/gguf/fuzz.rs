@@ -126,9 +126,20 @@ proptest! {
             apply(&mut bytes, change);
         }
         let len = bytes.len();
-        match pollster::block_on(Gguf::read(&MemorySource::new("fuzz", bytes))) {
-            Ok(gguf) => check(&gguf, len),
-            Err(error) => prop_assert!(!error.to_string().is_empty() && error.problem().is_some()),
+        let source = MemorySource::new("fuzz", bytes);
+        let outline = pollster::block_on(Outline::read(&source));
+        match pollster::block_on(Gguf::read(&source)) {
+            Ok(gguf) => {
+                check(&gguf, len);
+                prop_assert_eq!(Outline::from(&gguf).tensors, outline.expect("a sound file is listed").tensors);
+            }
+            Err(error) => {
+                prop_assert!(!error.to_string().is_empty() && error.problem().is_some());
+                // Only types that there are no kernels for are taken beyond.
+                prop_assert!(error.problem().is_some_and(Problem::is_unsupported_type) || outline.is_err());
+                let end = |t: &ListedTensor| t.offset.checked_add(t.bytes);
+                prop_assert!(outline.is_err() || outline.is_ok_and(|o| o.tensors.iter().all(|t| end(t) <= Some(len as u64))));
+            }
         }
     }
 

@@ -22,7 +22,7 @@ mod tests;
 
 pub use error::{GgufError, Problem};
 pub use metadata::{Metadata, MetadataError, Optional};
-pub use parse::{Gguf, TensorInfo};
+pub use parse::{Gguf, ListedTensor, Outline, TensorInfo};
 pub use source::{BlockingSource, ByteSource, MemorySource, SourceError};
 pub use split::{SplitName, SplitSource};
 pub use types::TensorType;

@@ -53,6 +53,64 @@ impl TensorInfo {
     }
 }
 
+/// A tensor as the index lists it, of a type that this engine reads or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedTensor {
+    /// The name.
+    pub name: String,
+    /// The type's id; see [`TensorType::from_id`] and [`TensorType::name_of_id`].
+    pub type_id: u32,
+    /// 1 to 4 sizes in ggml's order, none of them zero.
+    pub dims: Vec<u64>,
+    /// First byte, from the start of the source.
+    pub offset: u64,
+    /// Size in bytes; for a type that this engine does not read, up to the next tensor or the end, and so with its padding.
+    pub bytes: u64,
+}
+
+/// What a model file lists, also where this engine cannot read all of its tensors: for showing it.
+#[derive(Clone, Debug)]
+pub struct Outline {
+    /// Format version, 2 or 3.
+    pub version: u32,
+    /// The metadata (of the first part).
+    pub metadata: Metadata,
+    /// Tensors in file order.
+    pub tensors: Vec<ListedTensor>,
+}
+
+impl Outline {
+    /// Reads header, metadata and tensor index of a model as [`Gguf::read`] does, but takes tensors of every type.
+    ///
+    /// # Errors
+    /// As for [`Gguf::read`], apart from types that are not supported.
+    pub async fn read(source: &impl ByteSource) -> Result<Outline, GgufError> {
+        let Part { version, metadata, tensors, .. } = read_parts(source, Types::Any).await?;
+        sorted_names(&tensors, |tensor| &tensor.name).map_err(|problem| fail(source, problem.into()))?;
+        Ok(Outline { version, metadata, tensors })
+    }
+}
+
+impl From<&Gguf> for Outline {
+    fn from(gguf: &Gguf) -> Self {
+        let listed = |t: &TensorInfo| ListedTensor {
+            name: t.name.clone(),
+            type_id: t.ty.id(),
+            dims: t.dims.clone(),
+            offset: t.offset,
+            bytes: t.bytes,
+        };
+        Self { version: gguf.version, metadata: gguf.metadata.clone(), tensors: gguf.tensors.iter().map(listed).collect() }
+    }
+}
+
+/// Which types of tensors are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Types {
+    Supported,
+    Any,
+}
+
 /// The index of a model file (or of all parts of a split one).
 #[derive(Clone, Debug)]
 pub struct Gguf {
@@ -74,7 +132,7 @@ pub struct Gguf {
 struct Part {
     version: u32,
     metadata: Metadata,
-    tensors: Vec<TensorInfo>,
+    tensors: Vec<ListedTensor>,
     data_offset: u64,
 }
 
@@ -85,37 +143,14 @@ impl Gguf {
     /// # Errors
     /// The source fails, or the file is not a sound GGUF file of version 2 or 3 with supported tensor types.
     pub async fn read(source: &impl ByteSource) -> Result<Gguf, GgufError> {
-        let bad = |failure| fail(source, failure);
-        let ranges = source.parts();
-        let mut parts = ranges.iter().enumerate();
-        let whole = 0..source.len();
-        let first_range = parts.next().map_or(&whole, |(_, range)| range);
-        let first = read_part(source, first_range.clone()).await.map_err(bad)?;
-        let count = split_number(&first.metadata, "split.count").map_err(bad)?.unwrap_or(1).max(1);
-        let opened = ranges.len().max(1) as u64;
-        if count != opened {
-            let part = split_number(&first.metadata, "split.no").map_err(bad)?.unwrap_or(0).saturating_add(1);
-            let alone = opened == 1;
-            return Err(bad(if alone { Problem::SplitAlone { part, count } } else { Problem::SplitCount { found: opened, count } }.into()));
-        }
-        let Part { version, metadata, mut tensors, data_offset } = first;
-        if opened > 1 {
-            check_place(&metadata, 1, count).map_err(bad)?;
-        }
-        for (index, range) in parts {
-            let number = index as u64 + 1;
-            let part = read_part(source, range.clone()).await.map_err(|failure| bad(in_part(number, failure)))?;
-            check_place(&part.metadata, number, count).map_err(bad)?;
-            tensors.extend(part.tensors);
-        }
-        if opened > 1 {
-            let found = tensors.len() as u64;
-            match split_number(&metadata, "split.tensors.count").map_err(bad)? {
-                Some(count) if count != found => return Err(bad(Problem::SplitTensors { found, count }.into())),
-                _ => {}
-            }
-        }
-        let by_name = sorted_names(&tensors).map_err(|problem| bad(problem.into()))?;
+        let Part { version, metadata, tensors, data_offset } = read_parts(source, Types::Supported).await?;
+        let info = |t: ListedTensor| {
+            let ty = TensorType::from_id(t.type_id)?;
+            Some(TensorInfo { name: t.name, ty, dims: t.dims, offset: t.offset, bytes: t.bytes })
+        };
+        // None is left out: others were refused.
+        let tensors: Vec<TensorInfo> = tensors.into_iter().filter_map(info).collect();
+        let by_name = sorted_names(&tensors, |tensor| &tensor.name).map_err(|problem| fail(source, problem.into()))?;
         Ok(Gguf { version, metadata, tensors, data_offset, file_len: source.len(), by_name })
     }
 
@@ -167,14 +202,50 @@ fn check_place(metadata: &Metadata, number: u64, count: u64) -> Result<(), Failu
     Ok(())
 }
 
-async fn read_part<S: ByteSource>(source: &S, range: Range<u64>) -> Result<Part, Failure> {
+/// All parts of a model joined; that names are unique is still to be checked.
+async fn read_parts(source: &impl ByteSource, types: Types) -> Result<Part, GgufError> {
+    let bad = |failure| fail(source, failure);
+    let ranges = source.parts();
+    let mut parts = ranges.iter().enumerate();
+    let whole = 0..source.len();
+    let first_range = parts.next().map_or(&whole, |(_, range)| range);
+    let first = read_part(source, first_range.clone(), types).await.map_err(bad)?;
+    let count = split_number(&first.metadata, "split.count").map_err(bad)?.unwrap_or(1).max(1);
+    let opened = ranges.len().max(1) as u64;
+    if count != opened {
+        let part = split_number(&first.metadata, "split.no").map_err(bad)?.unwrap_or(0).saturating_add(1);
+        let alone = opened == 1;
+        return Err(bad(if alone { Problem::SplitAlone { part, count } } else { Problem::SplitCount { found: opened, count } }.into()));
+    }
+    let Part { version, metadata, mut tensors, data_offset } = first;
+    if opened > 1 {
+        check_place(&metadata, 1, count).map_err(bad)?;
+    }
+    for (index, range) in parts {
+        let number = index as u64 + 1;
+        let part = read_part(source, range.clone(), types).await.map_err(|failure| bad(in_part(number, failure)))?;
+        check_place(&part.metadata, number, count).map_err(bad)?;
+        tensors.extend(part.tensors);
+    }
+    if opened > 1 {
+        let found = tensors.len() as u64;
+        match split_number(&metadata, "split.tensors.count").map_err(bad)? {
+            Some(count) if count != found => return Err(bad(Problem::SplitTensors { found, count }.into())),
+            _ => {}
+        }
+    }
+    Ok(Part { version, metadata, tensors, data_offset })
+}
+
+async fn read_part<S: ByteSource>(source: &S, range: Range<u64>, types: Types) -> Result<Part, Failure> {
     let mut reader = Reader::new(source, range.clone());
     let header = read_header(&mut reader).await?;
     let metadata = read_entries(&mut reader, header.keys).await?;
     let alignment = alignment(&metadata)?;
-    let mut tensors = read_infos(&mut reader, header.tensors).await?;
+    let mut tensors = read_infos(&mut reader, header.tensors, types).await?;
     // Rounding up cannot overflow: the header is limited and so is the alignment.
     let data_offset = reader.offset().next_multiple_of(alignment);
+    measure_unknown(&mut tensors, (range.end - range.start).saturating_sub(data_offset));
     place(&mut tensors, &range, data_offset, alignment)?;
     Ok(Part { version: header.version, metadata, tensors, data_offset: range.start + data_offset })
 }
@@ -325,7 +396,7 @@ fn alignment(metadata: &Metadata) -> Result<u64, Problem> {
 }
 
 /// The tensor index; offsets are still those of the file, from the start of its data.
-async fn read_infos<S: ByteSource>(reader: &mut Reader<'_, S>, count: u64) -> Result<Vec<TensorInfo>, Failure> {
+async fn read_infos<S: ByteSource>(reader: &mut Reader<'_, S>, count: u64, types: Types) -> Result<Vec<ListedTensor>, Failure> {
     let mut tensors = Vec::new();
     for index in 0..count {
         let name = read_name(reader, MOST_NAME_BYTES, || format!("tensor {} of {count}", index + 1)).await?;
@@ -340,7 +411,9 @@ async fn read_infos<S: ByteSource>(reader: &mut Reader<'_, S>, count: u64) -> Re
         if dims.contains(&0) {
             return Err(Problem::EmptyDimension { tensor: shown(&name), dims }.into());
         }
-        let Some(ty) = TensorType::from_id(id) else {
+        // A type that is only listed: its size is measured later.
+        let listed = types == Types::Any && TensorType::from_id(id).is_none();
+        let Some(ty) = TensorType::from_id(id).or(listed.then_some(TensorType::F32)) else {
             return Err(Problem::TensorType { tensor: shown(&name), id }.into());
         };
         let Some(row) = ty.row_bytes(dims[0]) else {
@@ -357,13 +430,26 @@ async fn read_infos<S: ByteSource>(reader: &mut Reader<'_, S>, count: u64) -> Re
         let (Some(_), Some(bytes)) = (values, bytes) else {
             return Err(Problem::Overflow { tensor: shown(&name), dims }.into());
         };
-        tensors.push(TensorInfo { name, ty, dims, offset, bytes });
+        tensors.push(ListedTensor { name, type_id: id, dims, offset, bytes });
     }
     Ok(tensors)
 }
 
+/// Tensors whose type has no known size reach up to the next one, or to the end of the data. Offsets are those of the file.
+fn measure_unknown(tensors: &mut [ListedTensor], data_len: u64) {
+    if tensors.iter().all(|t| TensorType::from_id(t.type_id).is_some()) {
+        return;
+    }
+    let mut starts: Vec<u64> = tensors.iter().map(|t| t.offset).collect();
+    starts.sort_unstable();
+    for tensor in tensors.iter_mut().filter(|t| TensorType::from_id(t.type_id).is_none()) {
+        let next = starts.get(starts.partition_point(|start| *start <= tensor.offset)).copied();
+        tensor.bytes = next.unwrap_or(data_len).min(data_len).saturating_sub(tensor.offset);
+    }
+}
+
 /// Makes offsets absolute, and checks that every tensor lies inside its part and that none overlap.
-fn place(tensors: &mut [TensorInfo], part: &Range<u64>, data_offset: u64, alignment: u64) -> Result<(), Problem> {
+fn place(tensors: &mut [ListedTensor], part: &Range<u64>, data_offset: u64, alignment: u64) -> Result<(), Problem> {
     let part_len = part.end - part.start;
     for tensor in tensors.iter_mut() {
         if !tensor.offset.is_multiple_of(alignment) {
@@ -380,11 +466,12 @@ fn place(tensors: &mut [TensorInfo], part: &Range<u64>, data_offset: u64, alignm
     order.sort_unstable_by_key(|&i| tensors[i as usize].offset);
     for pair in order.windows(2) {
         let (first, second) = (&tensors[pair[0] as usize], &tensors[pair[1] as usize]);
-        if first.end() > second.offset {
+        let end = first.offset + first.bytes;
+        if end > second.offset {
             return Err(Problem::Overlap {
                 first: shown(&first.name),
                 second: shown(&second.name),
-                first_end: first.end() - part.start,
+                first_end: end - part.start,
                 second_start: second.offset - part.start,
             });
         }
@@ -392,13 +479,13 @@ fn place(tensors: &mut [TensorInfo], part: &Range<u64>, data_offset: u64, alignm
     Ok(())
 }
 
-fn sorted_names(tensors: &[TensorInfo]) -> Result<Vec<u32>, Problem> {
+fn sorted_names<T>(tensors: &[T], name: impl Fn(&T) -> &str) -> Result<Vec<u32>, Problem> {
     let mut by_name: Vec<u32> = (0..tensors.len() as u32).collect();
-    by_name.sort_unstable_by(|&a, &b| tensors[a as usize].name.cmp(&tensors[b as usize].name));
+    let name = |i: u32| name(&tensors[i as usize]);
+    by_name.sort_unstable_by(|&a, &b| name(a).cmp(name(b)));
     for pair in by_name.windows(2) {
-        let name = &tensors[pair[0] as usize].name;
-        if *name == tensors[pair[1] as usize].name {
-            return Err(Problem::DuplicateTensor { tensor: shown(name) });
+        if name(pair[0]) == name(pair[1]) {
+            return Err(Problem::DuplicateTensor { tensor: shown(name(pair[0])) });
         }
     }
     Ok(by_name)

@@ -119,12 +119,11 @@ fn optional<T>(r: Result<T, MetadataError>) -> Result<Option<T>, MetadataError> 
 }
 
 impl Config {
-    /// Reads and checks the hyper-parameters.
+    /// The architecture that the metadata names, where there is a forward pass for it; needs no tensors.
     ///
     /// # Errors
-    /// An unsupported architecture (by name), missing or contradictory values.
-    pub fn read(gguf: &Gguf) -> Result<Config, ModelError> {
-        let m = &gguf.metadata;
+    /// Another architecture (by name), a mixture of experts, a file that is no language model.
+    pub fn architecture(m: &Metadata) -> Result<Architecture, ModelError> {
         let arch = m.str("general.architecture")?;
         // Adapters (LoRA), importance matrices and vision projectors carry the architecture of the model they belong to.
         if let Some(kind) = optional(m.str("general.type"))?
@@ -142,6 +141,17 @@ impl Config {
         if optional(m.u32(&format!("{arch}.expert_count")))?.unwrap_or(0) > 0 {
             return Err(ModelError::Unsupported("it is a mixture of experts, for which there are no kernels".into()));
         }
+        Ok(architecture)
+    }
+
+    /// Reads and checks the hyper-parameters.
+    ///
+    /// # Errors
+    /// An unsupported architecture (by name), missing or contradictory values.
+    pub fn read(gguf: &Gguf) -> Result<Config, ModelError> {
+        let m = &gguf.metadata;
+        let architecture = Self::architecture(m)?;
+        let arch = m.str("general.architecture")?;
         let key = |name: &str| format!("{arch}.{name}");
         let blocks = bounded(m, &key("block_count"))?;
         let mut skipped_layers = optional(m.u32(&key("nextn_predict_layers")))?.unwrap_or(0);
