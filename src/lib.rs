@@ -23,3 +23,6 @@ pub mod text;
 pub mod cli;
 #[cfg(target_arch = "wasm32")]
 pub mod web;
+
+#[cfg(test)]
+mod rooms;
