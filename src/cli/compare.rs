@@ -63,8 +63,8 @@ pub struct Generated {
 struct Comparison<'a> {
     direct: &'a ResultRow,
     generated: &'a Generated,
-    /// Generation's total seconds over the direct forward pass's.
-    ratio: f64,
+    /// Generation's total seconds over the direct forward pass's; null when it was stopped.
+    ratio: Option<f64>,
     /// The same option is on top; null when the written distribution is invalid.
     same_top: Option<bool>,
     /// Half the sum of absolute differences; null when invalid.
@@ -98,7 +98,7 @@ fn one(args: &CompareArgs, question: &str) -> Result<Exit, Failure> {
     let shares = parsed.ok();
     let comparison = Comparison {
         direct: &direct,
-        ratio: generated.total_seconds / direct.forward_seconds.max(1e-9),
+        ratio: generated.ratio(direct.forward_seconds),
         same_top: shares.as_ref().map(|p| top(p) == top(&direct.probabilities)),
         total_variation: shares.as_ref().map(|p| p.iter().zip(&direct.probabilities).map(|(a, b)| (a - b).abs()).sum::<f64>() / 2.0),
         generated: &Generated { probabilities: Some(shares), ..generated },
@@ -121,6 +121,11 @@ impl Generated {
             true => Err(Failure::interrupted("interrupted while it was written out; the comparison is of what there was")),
             false => Ok(Exit::Done),
         }
+    }
+
+    /// Its seconds over those of the direct way; none where it was stopped.
+    pub fn ratio(&self, direct_seconds: f64) -> Option<f64> {
+        (!self.cancelled).then(|| self.total_seconds / direct_seconds.max(1e-9))
     }
 
     /// Says whether what was written can be used.
@@ -167,10 +172,10 @@ pub fn write(engine: &mut Engine, prompt: &ChatPrompt, room: usize, version: Str
             eprint!("\rwriting it out: {shown} tokens");
             let _ = std::io::stderr().flush();
         }
+        // Writing can take minutes on a slow adapter; what is there when it is stopped is still shown.
+        interrupt::graceful();
         if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    // Writing can take minutes on a slow adapter; what is there when it is stopped is still shown.
-    interrupt::graceful();
     let generation = pollster::block_on(engine.generate(&prompt.tokens, room, &stop, &mut on_token))?;
     if live {
         eprint!("\r                                \r");
@@ -215,6 +220,11 @@ pub fn written(generated: &Generated) -> String {
     out
 }
 
+/// What the comparison comes to, as a sentence.
+pub fn times_as_long(ratio: Option<f64>) -> String {
+    ratio.map_or("Writing was stopped before its end.".to_owned(), |ratio| format!("Writing took {ratio:.1} times as long."))
+}
+
 fn report(case: &Case, comparison: &Comparison<'_>, canvas: Canvas) -> String {
     let (direct, generated) = (comparison.direct, comparison.generated);
     let labels = view::labels(&case.row);
@@ -225,7 +235,7 @@ fn report(case: &Case, comparison: &Comparison<'_>, canvas: Canvas) -> String {
     if let Some(Some(shares)) = &generated.probabilities {
         out.push_str(&view::bars(&labels, shares, canvas));
     }
-    out.push_str(&format!("\nWriting took {:.1} times as long.", comparison.ratio));
+    out.push_str(&format!("\n{}", times_as_long(comparison.ratio)));
     match comparison.same_top {
         Some(true) => out.push_str(" Both put the same option on top."),
         Some(false) => out.push_str(" They put different options on top."),

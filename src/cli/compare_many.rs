@@ -11,7 +11,7 @@ use crate::decision::{ResultRow, Row};
 
 use super::args::{BaselineArg, CompareArgs};
 use super::batch::{Facts, Prompted, Together, decide};
-use super::compare::{Answer, Generated, room, warm_up, write, written};
+use super::compare::{Answer, Generated, room, times_as_long, warm_up, write, written};
 use super::fail::{Exit, Failure, print, print_json, safe};
 use super::input;
 use super::load::ModelFile;
@@ -33,8 +33,8 @@ struct Comparison<'a> {
     direct_seconds: f64,
     decisions_per_second: f64,
     generated: &'a Generated,
-    /// Generation's seconds over the readouts'.
-    ratio: f64,
+    /// Generation's seconds over the readouts'; null when it was stopped.
+    ratio: Option<f64>,
     /// Share of the criteria that both answer alike; null when what was written is invalid.
     agreement: Option<f64>,
 }
@@ -87,7 +87,7 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
         direct: &direct,
         direct_seconds,
         decisions_per_second: direct.len() as f64 / direct_seconds.max(1e-9),
-        ratio: generated.total_seconds / direct_seconds.max(1e-9),
+        ratio: generated.ratio(direct_seconds),
         agreement,
         generated: &Generated { answers: Some(answers), ..generated },
     };
@@ -129,7 +129,7 @@ fn report(rows: &[Row], comparison: &Comparison<'_>) -> String {
         out.push_str(&format!("  {:>3} {:>6} yes {other}  {}\n", decided(result), view::percent(share), safe(row.question())));
     }
     out.push_str(&written(comparison.generated));
-    out.push_str(&format!("\nWriting took {:.1} times as long.", comparison.ratio));
+    out.push_str(&format!("\n{}", times_as_long(comparison.ratio)));
     if let Some(agreement) = comparison.agreement {
         out.push_str(&format!(" Both answer {} of the criteria alike.", view::percent(agreement)));
     }

@@ -58,12 +58,12 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
         (false, Ok(text)) => text.eos_ids().to_vec(),
         _ => Vec::new(),
     };
-    // What was generated when it is stopped is still printed.
-    interrupt::graceful();
-    let made = pollster::block_on(runner.engine.generate(&tokens, args.max_new as usize, &stop, &mut |_| match interrupt::asked() {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
-    }))?;
+    let mut on_token = |_| {
+        // What was generated when it is stopped is still printed; before the first token there is nothing to wait for.
+        interrupt::graceful();
+        if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let made = pollster::block_on(runner.engine.generate(&tokens, args.max_new as usize, &stop, &mut on_token))?;
     profile::report(&mut runner.engine)?;
     let count = made.tokens.len();
     let rate = (count > 1).then(|| (count - 1) as f64 / (made.total_seconds - made.first_token_seconds).max(1e-9));
