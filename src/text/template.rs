@@ -1,7 +1,13 @@
 //! Chat templates: Jinja from the model file, rendered as Hugging Face's `apply_chat_template` does.
 //!
 //! A template is a program from outside. Its steps, its nesting and its output are bounded; it can reach nothing but the
-//! messages. (What it can still do is build a large text in memory before it is stopped, by doubling.)
+//! messages.
+//!
+//! One hole is known. minijinja counts steps, not what a step costs, and offers no hook for `+`, `~` or the writing and
+//! comparing of lists. Forty steps of `s ~ s`, or of `[a, a]` with `a | string` at the end, fill the memory or take forever.
+//! Less fuel does not help: honest templates take hundreds of steps, forty are enough. Nor does looking for loops: macros,
+//! captures and filters (`join`, `replace`, `tojson`) double as well. Such a file ends the program, or the page's worker, and
+//! nothing else; it comes from whoever made the weights.
 
 use std::io;
 
