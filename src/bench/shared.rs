@@ -59,15 +59,9 @@ impl Workload {
             }
             Some(text)
         };
-        let mut left = self.rows.unwrap_or(usize::MAX);
         let mut states = Vec::new();
-        for state in 0..self.states {
-            let questions = self.questions.min(left);
-            left -= questions;
-            if questions == 0 {
-                break;
-            }
-            let mut story = Story::new(1 + state as u64);
+        for (state, questions) in self.portions() {
+            let mut story = Story::new(1 + state);
             let about = told(&mut story, self.state_tokens.saturating_sub(before).max(1))?;
             let one = |question: usize| {
                 let more = told(&mut story, self.suffix_tokens.saturating_sub(after + 6).max(1))?;
@@ -80,24 +74,24 @@ impl Workload {
 
     /// The same of token ids alone. They share exactly `state_tokens` tokens, as long as the vocabulary has more ids than there are questions.
     pub fn prompts(&self, vocab: u32) -> Vec<Prompts> {
-        let mut left = self.rows.unwrap_or(usize::MAX);
-        let mut states = Vec::new();
-        for state in 0..self.states {
-            let questions = self.questions.min(left);
-            left -= questions;
-            if questions == 0 {
-                break;
-            }
-            let mut tokens = Tokens::new(1 + state as u64);
+        let of_state = |(state, questions): (u64, usize)| {
+            let mut tokens = Tokens::new(1 + state);
             let start = tokens.take(self.state_tokens, vocab);
             let prompt = |question: usize| {
                 let mut own = tokens.take(self.suffix_tokens.max(1), vocab);
                 own[0] = question as u32 % vocab.max(1);
                 start.iter().copied().chain(own).collect()
             };
-            states.push((0..questions).map(prompt).collect());
-        }
-        states
+            (0..questions).map(prompt).collect()
+        };
+        self.portions().map(of_state).collect()
+    }
+
+    /// Each state's number and questions, at least one, until the rows are used up.
+    fn portions(&self) -> impl Iterator<Item = (u64, usize)> {
+        let rows = self.rows.unwrap_or(usize::MAX);
+        let questions = move |state: usize| self.questions.min(rows.saturating_sub(state.saturating_mul(self.questions)));
+        (0..self.states).map(move |state| (state as u64, questions(state))).take_while(|(_, questions)| *questions > 0)
     }
 }
 

@@ -331,10 +331,7 @@ fn header(name: &str, d: &Dims, layers: u32) -> Writer {
 
 impl BlockingSource for Synthetic {
     fn read_blocking(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        let end = offset.saturating_add(buf.len() as u64);
-        if end > self.len {
-            return Err(SourceError::OutOfRange { place: self.name.clone(), offset, end, len: self.len });
-        }
+        self.check_range(offset, buf.len())?;
         self.fill(offset, buf);
         Ok(())
     }

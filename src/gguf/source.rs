@@ -53,6 +53,18 @@ pub trait ByteSource {
     /// What a message calls this source: a path, a URL, a file name.
     fn describe(&self) -> String;
 
+    /// Checks that `len` bytes from `offset` are there.
+    ///
+    /// # Errors
+    /// [`SourceError::OutOfRange`].
+    fn check_range(&self, offset: u64, len: usize) -> Result<(), SourceError> {
+        let end = offset.saturating_add(len as u64);
+        match end <= self.len() {
+            true => Ok(()),
+            false => Err(SourceError::OutOfRange { place: self.describe(), offset, end, len: self.len() }),
+        }
+    }
+
     /// Fills all of `buf` with the bytes from `offset`.
     ///
     /// # Errors
@@ -119,11 +131,10 @@ impl MemorySource {
 
 impl BlockingSource for MemorySource {
     fn read_blocking(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        let end = offset.saturating_add(buf.len() as u64);
-        let out_of_range = || SourceError::OutOfRange { place: self.name.clone(), offset, end, len: self.len() };
-        let start = usize::try_from(offset).map_err(|_| out_of_range())?;
-        let bytes = self.bytes.get(start..).and_then(|tail| tail.get(..buf.len())).ok_or_else(out_of_range)?;
-        buf.copy_from_slice(bytes);
+        self.check_range(offset, buf.len())?;
+        // Within the length of a vector, and so within `usize`.
+        let start = offset as usize;
+        buf.copy_from_slice(&self.bytes[start..start + buf.len()]);
         Ok(())
     }
 }

@@ -46,10 +46,7 @@ impl<S: ByteSource> ByteSource for SplitSource<S> {
 
     /// Reads across the ends of parts where it must.
     async fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        let end = offset.saturating_add(buf.len() as u64);
-        if end > self.len() {
-            return Err(SourceError::OutOfRange { place: self.describe(), offset, end, len: self.len() });
-        }
+        self.check_range(offset, buf.len())?;
         let (mut offset, mut buf) = (offset, buf);
         let mut part = self.ends.partition_point(|&end| end <= offset);
         while !buf.is_empty() {

@@ -1,7 +1,8 @@
 //! How much memory an adapter has, where somebody tells.
 
 /// Bytes of the adapter's own memory: the largest device-local heap under Vulkan, otherwise unknown.
-#[cfg(not(target_arch = "wasm32"))]
+// wgpu has the Vulkan backend on these systems alone.
+#[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
 pub(super) fn of(adapter: &wgpu::Adapter) -> Option<u64> {
     // SAFETY: the handle is only read, and lives as long as the borrow of the adapter.
     let vulkan = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
@@ -13,8 +14,8 @@ pub(super) fn of(adapter: &wgpu::Adapter) -> Option<u64> {
     heaps.filter(|heap| heap.flags.as_raw() & 1 == 1).map(|heap| heap.size).max()
 }
 
-/// Browsers do not tell.
-#[cfg(target_arch = "wasm32")]
+/// Browsers and Metal do not tell.
+#[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
 pub(super) fn of(_: &wgpu::Adapter) -> Option<u64> {
     None
 }

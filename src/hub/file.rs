@@ -100,10 +100,7 @@ impl FileSource {
 
     fn fill(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<(), SourceError> {
         let (wanted_at, wanted) = (offset, buf.len() as u64);
-        let end = offset.saturating_add(wanted);
-        if end > self.len() {
-            return Err(SourceError::OutOfRange { place: self.describe(), offset, end, len: self.len() });
-        }
+        self.check_range(offset, buf.len())?;
         while !buf.is_empty() {
             // The last part that begins at or before the offset; empty parts before it are passed over.
             let at = self.parts.partition_point(|part| part.start <= offset).saturating_sub(1);

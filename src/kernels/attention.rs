@@ -116,7 +116,7 @@ pub fn attention(rec: &mut Recorder, qkv: Mat<'_>, heads: &Heads, gate: bool, ca
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Random, download, error, recorder, upload};
+    use super::super::testing::{Random, attended, download, error, recorder, upload};
     use super::*;
 
     /// All head sizes, grouped queries (7 to a head too), two sequences with scattered pages, first positions and borders of tiles.
@@ -164,20 +164,9 @@ mod tests {
             for (r, &(s, position)) in rows.iter().enumerate() {
                 for head in 0..heads as usize {
                     let at = r * ld + head * h.q_stride as usize;
-                    let query = &q[at..][..du];
                     let kv = head / (heads / kv_heads) as usize;
                     let slot = |i: u32| (pages[(s * 3 + i / PAGE) as usize] * PAGE + i % PAGE) as usize * kvw + kv * du;
-                    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-                    let scores: Vec<f64> = (0..=position).map(|i| dot(query, &keys[slot(i)..][..du]) / f64::from(d).sqrt()).collect();
-                    let most = scores.iter().copied().fold(f64::MIN, f64::max);
-                    let weights: Vec<f64> = scores.iter().map(|v| (v - most).exp()).collect();
-                    let sum: f64 = weights.iter().sum();
-                    let wanted: Vec<f64> = (0..du)
-                        .map(|c| {
-                            let v: f64 = (0..=position).zip(&weights).map(|(i, w)| w * f64::from(values[slot(i) + c])).sum::<f64>() / sum;
-                            if gate { v / (1.0 + (-f64::from(q[at + du + c])).exp()) } else { v }
-                        })
-                        .collect();
+                    let wanted = attended(&q[at..], du, gate, position, &keys, &values, slot);
                     let e = error(&found[r * width + head * du..][..du], &wanted, 0.1);
                     assert!(e < 1e-5, "d {d}, sequence {s}, position {position}, head {head}: {e}");
                 }

@@ -118,7 +118,7 @@ pub fn attention_with(
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Random, download, error, recorder, upload};
+    use super::super::testing::{Random, attended, download, error, recorder, upload};
     use super::*;
     use crate::kernels::attention::PAGE;
 
@@ -148,18 +148,7 @@ mod tests {
                     let query = &q[head * h.q_stride as usize..];
                     let kv = head / (heads / kv_heads) as usize;
                     let slot = |i: u32| (pages[(i / PAGE) as usize] * PAGE + i % PAGE) as usize * width + kv * du;
-                    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-                    let scores: Vec<f64> =
-                        (0..=position).map(|i| dot(&query[..du], &keys[slot(i)..][..du]) / f64::from(d).sqrt()).collect();
-                    let most = scores.iter().copied().fold(f64::MIN, f64::max);
-                    let weights: Vec<f64> = scores.iter().map(|v| (v - most).exp()).collect();
-                    let sum: f64 = weights.iter().sum();
-                    let wanted: Vec<f64> = (0..du)
-                        .map(|c| {
-                            let v: f64 = (0..=position).zip(&weights).map(|(i, w)| w * f64::from(values[slot(i) + c])).sum::<f64>() / sum;
-                            if gate { v / (1.0 + (-f64::from(query[du + c])).exp()) } else { v }
-                        })
-                        .collect();
+                    let wanted = attended(query, du, gate, position, &keys, &values, slot);
                     let e = error(&found[head * du..][..du], &wanted, 0.1);
                     assert!(e < 1e-5, "d {d}, position {position}, head {head}: {e}");
                 }

@@ -91,7 +91,7 @@ pub fn attention_tensor(rec: &mut Recorder, qkv: Mat<'_>, heads: &Heads, gate: b
 mod tests {
     use super::super::attention::{PAGE, Tile};
     use super::super::half;
-    use super::super::testing::{Random, download, matrix_recorder, upload};
+    use super::super::testing::{Random, attended, download, matrix_recorder, upload};
     use super::*;
 
     /// Head sizes, groups (7 to a head too), scattered pages, scores that grow along the sequence (so that references are raised), tiles of
@@ -151,17 +151,8 @@ mod tests {
                     let at = r * ld + head * h.q_stride as usize;
                     let kv = head / per as usize * du;
                     let place = |i: u32| slot(s, i) as usize * kvw + kv;
-                    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-                    let scores: Vec<f64> =
-                        (0..=position).map(|i| dot(&q[at..][..du], &keys[place(i)..][..du]) / f64::from(d).sqrt()).collect();
-                    let most = scores.iter().copied().fold(f64::MIN, f64::max);
-                    let weights: Vec<f64> = scores.iter().map(|v| (v - most).exp()).collect();
-                    let sum: f64 = weights.iter().sum();
-                    for c in 0..du {
-                        let mut wanted = (0..=position).zip(&weights).map(|(i, w)| w * f64::from(values[place(i) + c])).sum::<f64>() / sum;
-                        if gate {
-                            wanted /= 1.0 + (-f64::from(q[at + du + c])).exp();
-                        }
+                    let wanted = attended(&q[at..], du, gate, position, &keys, &values, place);
+                    for (c, wanted) in wanted.into_iter().enumerate() {
                         let off = found[r * width + head * du + c] - wanted;
                         error += if off.is_nan() { f64::INFINITY } else { off * off };
                         scale += wanted * wanted;

@@ -121,6 +121,21 @@ pub fn download<T: bytemuck::Pod>(rec: &mut Recorder, buffer: &Buffer, n: usize)
     bytemuck::pod_collect_to_vec(&bytes)
 }
 
+/// Attention of one query head over positions `0 ..= position`, in f64: scaled products, softmax, weighted values. `at` gives where the
+/// key and value of a position begin; with `gate` the gate's logits stand behind the `d` values of the query.
+pub fn attended(query: &[f32], d: usize, gate: bool, position: u32, keys: &[f32], values: &[f32], at: impl Fn(u32) -> usize) -> Vec<f64> {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let scores: Vec<f64> = (0..=position).map(|i| dot(&query[..d], &keys[at(i)..][..d]) / (d as f64).sqrt()).collect();
+    let most = scores.iter().copied().fold(f64::MIN, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|v| (v - most).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    let value = |c: usize| {
+        let v = (0..=position).zip(&weights).map(|(i, w)| w * f64::from(values[at(i) + c])).sum::<f64>() / sum;
+        if gate { v / (1.0 + (-f64::from(query[d + c])).exp()) } else { v }
+    };
+    (0..d).map(value).collect()
+}
+
 /// The largest |a - b| / (scale + |b|).
 pub fn error(found: &[f32], wanted: &[f64], scale: f64) -> f64 {
     assert_eq!(found.len(), wanted.len());

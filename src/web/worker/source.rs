@@ -138,10 +138,7 @@ impl ByteSource for WebSource {
     }
 
     async fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        let end = offset.saturating_add(buf.len() as u64);
-        if end > self.len {
-            return Err(SourceError::OutOfRange { place: self.name.clone(), offset, end, len: self.len });
-        }
+        self.check_range(offset, buf.len())?;
         self.job.breathe().await;
         let wanted = buf.len() as u64;
         let result = if self.job.is_cancelled() { Ok(()) } else { self.read(offset, buf).await };
