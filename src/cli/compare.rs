@@ -204,12 +204,12 @@ pub fn write(engine: &mut Engine, prompt: &ChatPrompt, room: usize, version: Str
 /// The lines about what was written, up to its use.
 pub fn written(generated: &Generated) -> String {
     let mut out = format!(
-        "\nWritten as JSON: {} tokens after {}, first after {}, {} in all\n  {}\n",
+        "\nWritten as JSON: {} tokens after a prompt of {}, first after {}, {} in all\n{}\n",
         generated.tokens,
         generated.input_tokens,
         view::seconds(generated.first_token_seconds),
         view::seconds(generated.total_seconds),
-        safe(generated.text.trim())
+        indented(&generated.text)
     );
     if !generated.valid {
         out.push_str("  Not usable:\n");
@@ -218,6 +218,11 @@ pub fn written(generated: &Generated) -> String {
         }
     }
     out
+}
+
+/// What a model wrote, line by line, as it set them.
+fn indented(text: &str) -> String {
+    text.trim().lines().map(|line| format!("  {}", safe(line))).collect::<Vec<_>>().join("\n")
 }
 
 /// What the comparison comes to, as a sentence.
@@ -244,4 +249,21 @@ fn report(case: &Case, comparison: &Comparison<'_>, canvas: Canvas) -> String {
     out.push_str("\n\n");
     out.push_str(&view::footer(direct, canvas));
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_keeps_its_lines() {
+        assert_eq!(indented("\n{\n  \"a\": 1\u{1b}\n}\n"), "  {\n    \"a\": 1\\u{1b}\n  }");
+        assert_eq!(indented(" "), "");
+    }
+
+    #[test]
+    fn a_stopped_comparison_has_no_ratio() {
+        assert_eq!(times_as_long(Some(2.04)), "Writing took 2.0 times as long.");
+        assert_eq!(times_as_long(None), "Writing was stopped before its end.");
+    }
 }

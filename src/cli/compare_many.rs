@@ -111,6 +111,10 @@ fn decided(row: &ResultRow) -> &'static str {
     word(row.probabilities.first() >= row.probabilities.get(1))
 }
 
+fn line(read: &str, share: &str, written: &str, criterion: &str) -> String {
+    format!("  {read:<4} {share:>10}   {written:<10} {criterion}\n")
+}
+
 fn report(rows: &[Row], comparison: &Comparison<'_>) -> String {
     let direct = comparison.direct;
     let mut out = format!(
@@ -120,13 +124,14 @@ fn report(rows: &[Row], comparison: &Comparison<'_>) -> String {
         comparison.decisions_per_second
     );
     let answers = comparison.generated.answers.as_ref().and_then(Option::as_ref);
+    out.push_str(&line("read", "", "written", "criterion"));
     for (i, (row, result)) in rows.iter().zip(direct).enumerate() {
         let share = result.probabilities.first().copied().unwrap_or(0.0);
-        let other = answers.and_then(|answers| answers.get(i)).map_or(String::new(), |a| match a.confidence {
-            Some(confidence) => format!("{:>4} ({confidence:.2})", a.answer),
-            None => format!("{:>4}", a.answer),
+        let other = answers.and_then(|answers| answers.get(i)).map_or("-".to_owned(), |a| match a.confidence {
+            Some(confidence) => format!("{} ({confidence:.2})", a.answer),
+            None => a.answer.to_owned(),
         });
-        out.push_str(&format!("  {:>3} {:>6} yes {other}  {}\n", decided(result), view::percent(share), safe(row.question())));
+        out.push_str(&line(decided(result), &format!("{} yes", view::percent(share)), &other, &safe(row.question())));
     }
     out.push_str(&written(comparison.generated));
     out.push_str(&format!("\n{}", times_as_long(comparison.ratio)));
