@@ -44,7 +44,7 @@ impl Sizes {
             generate: vec![16],
             new: 4,
             generate_repeat: 1,
-            shared: Workload { states: 1, questions: 3, state_tokens: 150, suffix_tokens: 70, rows: None },
+            shared: Workload { states: 1, questions: 3, state_tokens: 64, suffix_tokens: 40, rows: None },
         }
     }
 
