@@ -455,3 +455,14 @@ fn a_closed_pipe_is_no_panic() {
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     assert!(!ended.err.contains("panicked"), "{}", ended.err);
 }
+
+/// Messages that nobody can read are no reason for another exit code.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_stderr_is_no_panic() {
+    let place = Place::new();
+    place.write("nope.gguf", "this is no model");
+    let full = || Stdio::from(std::fs::File::create("/dev/full").expect("/dev/full"));
+    let ended: Ended = place.command("inspect nope.gguf").stderr(full()).output().expect("semif starts").into();
+    assert_eq!(ended.code, Some(3), "{}", ended.out);
+}

@@ -189,7 +189,7 @@ fn profile(
     if args.profile {
         runner.engine.set_profile(true)?;
         pollster::block_on(run(&mut runner.engine))?;
-        eprint!("\n{what}");
+        super::fail::say_on!("\n{what}");
         super::profile::report(&mut runner.engine)?;
         runner.engine.set_profile(false)?;
     }

@@ -70,7 +70,7 @@ pub fn run(args: &KernelsArgs) -> Result<Exit, Failure> {
     options.layers = args.layers.unwrap_or(options.layers);
     interrupt::graceful();
     let report = pollster::block_on(kernels::run(&gpu, &options, &mut |what| {
-        eprintln!("{what}");
+        super::fail::say!("{what}");
         if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }))?;
     let adapter = &gpu.info().adapter;

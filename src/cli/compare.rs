@@ -169,7 +169,7 @@ pub fn write(engine: &mut Engine, prompt: &ChatPrompt, room: usize, version: Str
     let mut on_token = |_: u32| {
         if live {
             shown += 1;
-            eprint!("\rwriting it out: {shown} tokens");
+            super::fail::say_on!("\rwriting it out: {shown} tokens");
             let _ = std::io::stderr().flush();
         }
         // Writing can take minutes on a slow adapter; what is there when it is stopped is still shown.
@@ -178,7 +178,7 @@ pub fn write(engine: &mut Engine, prompt: &ChatPrompt, room: usize, version: Str
     };
     let generation = pollster::block_on(engine.generate(&prompt.tokens, room, &stop, &mut on_token))?;
     if live {
-        eprint!("\r                                \r");
+        super::fail::say_on!("\r                                \r");
     }
     let text = engine.text()?;
     let mut decoder = StreamDecoder::new();

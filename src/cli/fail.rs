@@ -68,6 +68,25 @@ pub fn print(text: &str) -> Result<(), Failure> {
     })
 }
 
+/// A line to stderr, as `eprintln!`, but a reader that has gone away or a full disk is no reason to fail: the exit code says what became of
+/// the command.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
+/// The same without the end of the line.
+macro_rules! say_on {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = write!(std::io::stderr(), $($text)*);
+    }};
+}
+
+pub(super) use {say, say_on};
+
 /// A value as one line of JSON on stdout.
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string(value).map_err(|e| Failure::other(format!("the result cannot be written: {e}")))?;

@@ -13,7 +13,7 @@ pub fn install() {
         if !GRACEFUL.load(Ordering::Relaxed) || STOP.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("\nstopping as soon as the current step is done; Ctrl-C again stops at once");
+        super::fail::say!("\nstopping as soon as the current step is done; Ctrl-C again stops at once");
     });
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::engine::Ask;
+use crate::engine::{Ask, EngineError};
 
 use super::args::{LogitsArgs, ModelArgs, PrecisionArg};
 use super::fail::{Exit, Failure, print_json};
@@ -17,7 +17,7 @@ struct Line {
     n: usize,
     labels: Vec<f32>,
     top: Vec<(u32, f32)>,
-    lse: Option<f64>,
+    lse: Option<f32>,
     argmax: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     logits: Option<Vec<f32>>,
@@ -42,7 +42,17 @@ pub fn run(args: &LogitsArgs) -> Result<Exit, Failure> {
     let ask = Ask { labels: args.labels.clone(), top: args.top, full: args.full, stats: true };
     for tokens in &sequences {
         let read = pollster::block_on(runner.engine.logits(tokens, &ask))?;
-        print_json(&Line { n: tokens.len(), labels: read.labels, top: read.top, lse: read.lse, argmax: read.argmax, logits: read.full })?;
+        if read.lse.is_some_and(|lse| !lse.is_finite()) {
+            return Err(EngineError::NotFinite.into());
+        }
+        print_json(&Line {
+            n: tokens.len(),
+            labels: read.labels,
+            top: read.top,
+            lse: read.lse.map(|lse| lse as f32),
+            argmax: read.argmax,
+            logits: read.full,
+        })?;
     }
     profile::report(&mut runner.engine)?;
     Ok(Exit::Done)

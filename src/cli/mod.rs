@@ -49,7 +49,9 @@ pub fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(failure) => {
             if !failure.message.is_empty() {
-                eprintln!("semif: {}", failure.message);
+                // Parts of it may be from the model's file, such as what its template says.
+                let lines: Vec<String> = failure.message.lines().map(fail::safe).collect();
+                fail::say!("semif: {}", lines.join("\n"));
             }
             failure.exit.into()
         }

@@ -11,6 +11,7 @@ use super::output::Output;
 use super::resume::{self, Expected};
 use super::schedule::Mode;
 use crate::decision::orderings::Orderings;
+use crate::decision::result::RefusedRow;
 use crate::decision::{Json, ModelRef, ServingConfig};
 
 /// Logits are a function of a prompt alone. Option 0 is liked, and so is whatever stands first.
@@ -281,6 +282,14 @@ fn waiting_results_are_checked_too() {
         assert!(failure.message.contains(part) && failure.message.contains(".waiting"), "{}", failure.message);
         assert_eq!(std::fs::read_to_string(&waiting).unwrap(), bad, "left as it is");
     }
+    // A later row that is refused because it has the id of one of them changes nothing.
+    std::fs::write(&waiting, &text).unwrap();
+    let mut planned = plan(None);
+    planned.push(Planned::Refused(RefusedRow { id: Some("r2".into()), error: "id already used".into() }));
+    let facts = facts(Mode::Shared, None);
+    let expected = Expected { planned: &planned, model: &facts.model, prompt_version: "v", mass: false, orderings: None };
+    let (found, _) = resume::waiting(&waiting, expected).unwrap().unwrap();
+    assert!(found.len() == 3 && found.contains_key(&2), "{:?}", found.keys());
     // A torn last line is computed again, the others are not.
     std::fs::write(&waiting, &text[..text.len() - 9]).unwrap();
     let mut fake = Fake::default();

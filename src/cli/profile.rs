@@ -35,7 +35,7 @@ pub fn table(times: &[KernelTime]) -> String {
 pub fn report(engine: &mut Engine) -> Result<(), Failure> {
     let times = pollster::block_on(engine.take_profile())?;
     if !times.is_empty() {
-        eprintln!("\nGPU time by kernel (timestamps lengthen a run a little)\n{}", table(&times));
+        super::fail::say!("\nGPU time by kernel (timestamps lengthen a run a little)\n{}", table(&times));
     }
     Ok(())
 }

@@ -100,8 +100,8 @@ impl Reporter {
     fn line(&self, text: &str) {
         let text = format!("{}: {text}", self.name);
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
+            Some(bar) => bar.suspend(|| super::fail::say!("{text}")),
+            None => super::fail::say!("{text}"),
         }
     }
 

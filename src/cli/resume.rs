@@ -88,7 +88,15 @@ pub fn waiting(path: &Path, expected: Expected<'_>) -> Result<Option<Waiting>, F
     if path.symlink_metadata().is_err() {
         return Ok(None);
     }
-    let rows: HashMap<&str, usize> = (0..).zip(expected.planned).filter_map(|(i, row)| Some((row.id()?, i))).collect();
+    // A row that is refused because its id was used before must not stand for the one that has the id by right.
+    let mut rows: HashMap<&str, usize> = HashMap::new();
+    for (i, row) in expected.planned.iter().enumerate() {
+        match (row, row.id()) {
+            (Planned::Ready(_), Some(id)) => drop(rows.insert(id, i)),
+            (_, Some(id)) => drop(rows.entry(id).or_insert(i)),
+            _ => {}
+        }
+    }
     let refuse = |number: usize, problem: &str| {
         let (number, path) = (number + 1, path.display());
         Failure::input(format!("--resume: line {number} of {path} {problem}; it is left as it is: remove it to compute its rows again"))

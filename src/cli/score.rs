@@ -37,7 +37,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit, Failure> {
     let done = out.written();
     let count = planned.len();
     if done + out.waits() > 0 {
-        eprintln!("{} of {count} rows are in {} already", done + out.waits(), args.output.display());
+        super::fail::say!("{} of {count} rows are in {} already", done + out.waits(), args.output.display());
     }
     let mut runner = match (0..).zip(&planned).any(|(i, row)| matches!(row, Planned::Ready(_)) && !out.has(i)) {
         true => Some(Runner::load(&file, &args.model)?),
@@ -82,7 +82,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit, Failure> {
         let kept = if written + waits > 0 { kept() } else { "nothing was written".to_owned() };
         return Err(Failure::interrupted(format!("interrupted; {kept}")));
     }
-    eprintln!("{}", summary(&tally, start.elapsed().as_secs_f64(), &args.output));
+    super::fail::say!("{}", summary(&tally, start.elapsed().as_secs_f64(), &args.output));
     Ok(if begin.refused + tally.refused > 0 { Exit::SomeRefused } else { Exit::Done })
 }
 
@@ -151,7 +151,7 @@ fn report(args: &ScoreArgs, problems: &[String], of: usize) -> Result<(), Failur
         message.push_str(&safe(problem));
     }
     if args.skip_invalid {
-        eprintln!("{message}");
+        super::fail::say!("{message}");
         return Ok(());
     }
     message.push_str("\nNothing was written. Correct them, or give --skip-invalid to score the others.");
@@ -246,7 +246,7 @@ fn check_method(before: &ServingConfig, now: &ServingConfig, path: &Path) -> Res
         return Err(other_precision(path, &before.precision, &now.precision));
     }
     if (&before.adapter, &before.driver) != (&now.adapter, &now.driver) {
-        eprintln!(
+        super::fail::say!(
             "note: the rows in {} were computed on {} ({}), the rest will be on {} ({}): logits may differ in their last digits",
             path.display(),
             safe(&before.adapter),

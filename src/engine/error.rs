@@ -73,6 +73,9 @@ pub enum EngineError {
     /// A state that was closed, or is another engine's.
     #[error("there is no such open state")]
     NoState,
+    /// Logits that are no numbers.
+    #[error("the model's logits are not finite numbers: its file is damaged, or this GPU computes something else (semif doctor tests it)")]
+    NotFinite,
     /// More labels than can be read at once.
     #[error("{0} labels asked for; at most 4096 can be read at once")]
     Labels(usize),
@@ -98,7 +101,7 @@ impl EngineError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Model(ModelError::Cancelled) | Self::Cancelled => ErrorKind::Interrupted,
-            Self::Model(ModelError::Gpu(_)) | Self::Gpu(_) | Self::TooLarge { .. } => ErrorKind::Gpu,
+            Self::Model(ModelError::Gpu(_)) | Self::Gpu(_) | Self::TooLarge { .. } | Self::NotFinite => ErrorKind::Gpu,
             Self::Model(_) | Self::NoText(_) => ErrorKind::ModelFile,
             Self::Precision { .. } | Self::Token { .. } | Self::Empty | Self::Budget { .. } | Self::NoState | Self::Labels(_) => {
                 ErrorKind::Input

@@ -313,6 +313,10 @@ impl Engine {
         let mut in_flight = 1;
         loop {
             for &token in &fresh {
+                // The largest of no numbers is no token.
+                if token >= self.config.vocab {
+                    return Err(EngineError::NotFinite);
+                }
                 if stop.contains(&token) {
                     out.stopped = Some(token);
                 } else {

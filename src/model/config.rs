@@ -180,6 +180,10 @@ impl Config {
         let attention = Self::attention(m, arch, architecture, dim, &is_delta)?;
         Self::check_unknown_steps(m, arch, attention.heads.head_dim)?;
         let delta = if is_delta.contains(&true) { Some(Self::delta(m, arch)?) } else { None };
+        let eps = m.f32(&key("attention.layer_norm_rms_epsilon"))?;
+        if !(eps.is_finite() && eps >= 0.0) {
+            return Err(ModelError::Unsupported(format!("an RMSNorm epsilon of {eps}")));
+        }
         Ok(Config {
             architecture,
             name: optional(m.str("general.name"))?.map(str::to_string),
@@ -189,7 +193,7 @@ impl Config {
             ffn: Self::same(m, &key("feed_forward_length"), layers, |_| true)?,
             vocab,
             context: optional(m.u32(&key("context_length")))?.unwrap_or(4096).max(1),
-            eps: m.f32(&key("attention.layer_norm_rms_epsilon"))?,
+            eps,
             attention,
             delta,
             is_delta,
