@@ -3,7 +3,7 @@
 
 use super::attention::{self, Tiles, attention};
 use super::half::to_half;
-use super::matmul::{Epilogue, matmul_part};
+use super::matmul::{self, Epilogue, matmul_part};
 use super::matmul_q8::{matmul_q8, padded, takes};
 use super::matmul_tensor::{self, matmul_tensor};
 use super::quantise::{Form, Quants, Target, quantise};
@@ -246,7 +246,10 @@ impl Linear {
         for part in &w.parts {
             match &self.q8 {
                 Some(q8) if takes(part.ty) => matmul_q8(rec, part, w.blocks(), q8, y, rows.count, epilogue, self.pieces.all()),
-                _ => matmul_part(rec, part, w.blocks(), x, y, rows.count, epilogue, self.pieces.all()),
+                _ => {
+                    let tile = matmul::tile(rec.gpu().info(), rows.count);
+                    matmul_part(rec, part, w.blocks(), x, y, rows.count, epilogue, self.pieces.all(), tile);
+                }
             }
         }
     }

@@ -104,7 +104,7 @@ pub fn matmul_variant(ty: TensorType, tile: u32, store: Store) -> Variant {
 }
 
 /// The tile for so many rows on this device.
-fn tile(gpu: &GpuInfo, rows: u32) -> u32 {
+pub fn tile(gpu: &GpuInfo, rows: u32) -> u32 {
     match rows {
         _ if gpu.software => PLAIN,
         0..=32 => 32,
@@ -132,28 +132,13 @@ pub fn matmul(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, y: Mat<'_>, rows: u32,
 #[allow(clippy::too_many_arguments)]
 pub fn with_tile(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, y: Mat<'_>, rows: u32, epilogue: Epilogue<'_>, scratch: View<'_>, tile: u32) {
     for part in &w.parts {
-        part_with_tile(rec, part, w.blocks(), x, y, rows, epilogue, scratch, tile);
+        matmul_part(rec, part, w.blocks(), x, y, rows, epilogue, scratch, tile);
     }
 }
 
-/// The product with one part of a matrix of `blocks` blocks of 32 in a row.
+/// The product with one part of a matrix of `blocks` blocks of 32 in a row, in a tile of [`TILES`].
 #[allow(clippy::too_many_arguments)]
 pub fn matmul_part(
-    rec: &mut Recorder,
-    part: &Part,
-    blocks: u32,
-    x: Mat<'_>,
-    y: Mat<'_>,
-    rows: u32,
-    epilogue: Epilogue<'_>,
-    scratch: View<'_>,
-) {
-    let tile = tile(rec.gpu().info(), rows);
-    part_with_tile(rec, part, blocks, x, y, rows, epilogue, scratch, tile);
-}
-
-#[allow(clippy::too_many_arguments)]
-fn part_with_tile(
     rec: &mut Recorder,
     part: &Part,
     blocks: u32,

@@ -33,7 +33,6 @@ fn shader(name: &str) -> Option<&'static str> {
     Some(match name {
         "add_parts.wgsl" => include_str!("../../shaders/add_parts.wgsl"),
         "attention.wgsl" => include_str!("../../shaders/attention.wgsl"),
-        "matmul_plain.wgsl" => include_str!("../../shaders/matmul_plain.wgsl"),
         "attention_join.wgsl" => include_str!("../../shaders/attention_join.wgsl"),
         "attention_step.wgsl" => include_str!("../../shaders/attention_step.wgsl"),
         "bits.wgsl" => include_str!("../../shaders/bits.wgsl"),
@@ -48,6 +47,8 @@ fn shader(name: &str) -> Option<&'static str> {
         "half.wgsl" => include_str!("../../shaders/half.wgsl"),
         "head_slots.wgsl" => include_str!("../../shaders/head_slots.wgsl"),
         "matmul.wgsl" => include_str!("../../shaders/matmul.wgsl"),
+        "matmul_io.wgsl" => include_str!("../../shaders/matmul_io.wgsl"),
+        "matmul_plain.wgsl" => include_str!("../../shaders/matmul_plain.wgsl"),
         "matmul_q8.wgsl" => include_str!("../../shaders/matmul_q8.wgsl"),
         "matmul_tensor.wgsl" => include_str!("../../shaders/matmul_tensor.wgsl"),
         "matmul_tensor_load.wgsl" => include_str!("../../shaders/matmul_tensor_load.wgsl"),

@@ -9,7 +9,7 @@ use wasm_bindgen_futures::spawn_local;
 use super::notice::FaultNotice;
 use super::{Shared, format, lasting, loading};
 use crate::bench::suite::{Measured, Part, Sizes};
-use crate::web::protocol::{Answer, Command, Event, Fault, FaultKind, LoadChoice, Model, Phase};
+use crate::web::protocol::{Command, Event, Fault, FaultKind, LoadChoice, Model};
 
 /// The browser reports tasks from this length on, seconds.
 const LONG_TASK: f64 = 0.05;
@@ -132,20 +132,11 @@ async fn measure(shared: Shared, bench: Bench) -> Result<(), Fault> {
         && let Some(source) = shared.source.get_value()
     {
         bench.doing.set(Some(("loading the model".into(), 0.0)));
-        let options = LoadChoice { fresh: true, ..LoadChoice::default() };
         let name = shared.model.with_untracked(|model| model.as_ref().map_or(String::new(), |model| model.name.clone()));
         shared.loading.set(Some(loading::Loading::new(&name, None)));
-        shared.model.set(None);
-        loading::change(shared, |loading| loading.enter(Phase::Upload));
-        let answer = loading::follow(shared, Command::Load { source, options }).await;
+        let loaded = super::models::upload(shared, source, LoadChoice { fresh: true, ..LoadChoice::default() }).await;
         shared.loading.set(None);
-        match answer? {
-            Answer::Loaded(model) => {
-                shared.requests.update(super::trust::Requests::mark);
-                shared.model.set(Some(model));
-            }
-            _ => return Err(Fault::new(FaultKind::Crash, "The engine gave an answer of another kind.")),
-        }
+        loaded?;
         // The click may have come during the first run, which does not listen.
         if shared.runs.stopping.get_untracked() {
             return Err(Fault::new(FaultKind::Cancelled, "Stopped."));

@@ -95,7 +95,7 @@ async fn bring(shared: Shared, chosen: Chosen) -> Result<(), Fault> {
         }
     };
     go_on(shared).await?;
-    upload(shared, source).await
+    upload(shared, source, LoadChoice::default()).await
 }
 
 /// The last part of an address, without what stands behind a question mark.
@@ -198,10 +198,11 @@ async fn keep_or_use_one(shared: Shared, keep: Command, otherwise: Option<ModelS
     }
 }
 
-async fn upload(shared: Shared, source: ModelSource) -> Result<(), Fault> {
+/// Puts the bytes of a source on the GPU, as the step of a [`Loading`] that is shown.
+pub async fn upload(shared: Shared, source: ModelSource, options: LoadChoice) -> Result<(), Fault> {
     shared.model.set(None);
     loading::change(shared, |loading| loading.enter(Phase::Upload));
-    match loading::follow(shared, Command::Load { source: source.clone(), options: LoadChoice::default() }).await? {
+    match loading::follow(shared, Command::Load { source: source.clone(), options }).await? {
         Answer::Loaded(model) => {
             shared.source.set_value(Some(source));
             shared.requests.update(trust::Requests::mark);
