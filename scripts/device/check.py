@@ -81,6 +81,43 @@ def check_greedy(program, models):
     return {'first_difference': at, 'excused': fine and at is not None, 'ok': fine}
 
 
+def crossed_rows():
+    """Every state of the evaluation rows with every row's question and options: 576 decisions, many of them close."""
+    lines = (ROOT / 'assets' / 'evaluation-rows.jsonl').read_text(encoding='utf-8').splitlines()
+    given = [json.loads(line) for line in lines]
+    return [{'id': f'{s["id"]} / {q["id"]}', 'state': s['state'], 'question': q['question'], 'options': q['options']} for s in given for q in given]
+
+
+def check_tiers(program, models, name):
+    """The other tiers on real weights: off from f64 on the reference's prompts, and the decisions that differ from the exact tier's."""
+    want = json.loads((ORACLE / f'real-{name}.json').read_text(encoding='utf-8'))
+    model, prompts = models / want['file'], want['prompts']
+    labels = ','.join(map(str, prompts[0]['label_ids']))
+    out, exact = {'ok': True}, None
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / 'rows.jsonl'
+        rows.write_text(''.join(json.dumps(r) + '\n' for r in crossed_rows()), encoding='utf-8')
+        for tier in ('exact', 'fast', 'tensor'):
+            lines, _ = logits(program, model, [p['tokens'] for p in prompts], '--labels', labels, '--precision', tier)
+            off = max(float(np.abs(np.array(line['labels']) - np.array(p['labels']['f64'])).max()) for p, line in zip(prompts, lines))
+            results = Path(folder) / f'{tier}.jsonl'
+            run(program, 'score', '--gguf', model, '--input', rows, '--output', results, '--precision', tier)
+            got = [json.loads(line) for line in results.read_text(encoding='utf-8').splitlines()]
+            tops = [max(range(len(r['option_logits'])), key=lambda i, r=r: r['option_logits'][i]) for r in got]
+            exact = exact or (got, tops)
+            differ, apart = [], []
+            for r, top, e, exact_top in zip(got, tops, *exact):
+                apart.append(np.array(r['option_logits'], np.float64) - np.array(e['option_logits'], np.float64))
+                if top != exact_top:
+                    best = sorted(e['option_logits'], reverse=True)
+                    differ.append([r['id'], round(best[0] - best[1], 4)])
+            apart = np.concatenate(apart)
+            out[tier] = {'off_f64': off, 'rows': len(got), 'off_exact_max': float(np.abs(apart).max()),
+                         'off_exact_rms': float(np.sqrt((apart ** 2).mean())), 'differ': len(differ), 'differing_rows_and_their_gap': differ}
+            out['ok'] = out['ok'] and off <= {'exact': 1e-3, 'tensor': 2e-2}.get(tier, float('inf'))
+    return out
+
+
 def row(name, sentences):
     """A decision whose prompt grows with `sentences`."""
     facts = ' '.join(f'Parcel {i} left the depot at {i % 24}:{i * 7 % 60:02d} and arrived the next day.' for i in range(sentences))
@@ -160,6 +197,8 @@ def main():
         for path in sorted([*ORACLE.glob('*-tiny-*.json'), *ORACLE.glob('real-smollm2.json'), *ORACLE.glob('real-qwen25*.json')]):
             guarded(results, path.stem, check_reference, a.semif, a.models, path)
         guarded(results, 'greedy', check_greedy, a.semif, a.models)
+        for name in ('smollm2', 'qwen25coder05'):
+            guarded(results, name + ' tiers', check_tiers, a.semif, a.models, name)
         for name in ('smollm2', 'qwen25coder05'):
             guarded(results, name + ' decisions', time_decisions, a.semif, a.models / f'{name}.gguf')
             guarded(results, name + ' generation', time_generation, a.semif, a.models / f'{name}.gguf')

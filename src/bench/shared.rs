@@ -266,10 +266,14 @@ async fn together_read(
 /// Every kernel and buffer of all paths once, so that no path pays for being the first.
 async fn warm_up(engine: &mut Engine, states: &[Vec<Vec<u32>>], labels: &[u32]) -> Result<(), EngineError> {
     let Some(prompts) = states.first() else { return Ok(()) };
-    let few: Vec<&[u32]> = prompts.iter().take(2).map(Vec::as_slice).collect();
+    let all: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let ask = Ask { labels: labels.to_vec(), ..Ask::default() };
-    engine.logits(few[0], &ask).await?;
-    together_read(engine, &few, shared_prefix(&few), labels, &mut || ControlFlow::Continue(())).await?;
+    let prefix = shared_prefix(&all);
+    engine.logits(all[0], &ask).await?;
+    // One question has other tiles than all of them.
+    for together in [&all[..1], &all] {
+        together_read(engine, together, prefix, labels, &mut || ControlFlow::Continue(())).await?;
+    }
     Ok(())
 }
 

@@ -23,8 +23,11 @@ pub struct PromptReport {
 /// Hears between the chunks of a prompt or after each token, and may stop a bench.
 pub type Go<'a> = &'a mut dyn FnMut() -> ControlFlow<()>;
 
-/// Reads prompts of each length `repeats` times, after one run that is not counted; 20 logits come back each time. With `go`, as for decisions
-/// that somebody may cancel.
+/// Seconds of work before runs count: an idle GPU's clock takes so long to rise.
+const WARM_SECONDS: f64 = 0.3;
+
+/// Reads prompts of each length `repeats` times, after runs that are not counted: one, or as many as take [`WARM_SECONDS`]; 20 logits come back
+/// each time. With `go`, as for decisions that somebody may cancel.
 ///
 /// # Errors
 /// A length over the budget, GPU faults, [`EngineError::Cancelled`].
@@ -39,15 +42,16 @@ pub async fn prompt(
     let mut reports = Vec::with_capacity(lengths.len());
     for &tokens in lengths {
         let ids = Tokens::new(tokens as u64).take(tokens, vocab);
-        let mut times = Vec::with_capacity(repeats);
-        for run in 0..=repeats.max(1) {
+        let (mut times, start, mut warm) = (Vec::with_capacity(repeats), now_seconds(), false);
+        while times.len() < repeats.max(1) {
             let read = match &mut go {
                 Some(go) => engine.logits_with(&ids, &ask, go).await?,
                 None => engine.logits(&ids, &ask).await?,
             };
-            if run > 0 {
+            if warm {
                 times.push(read.forward_seconds);
             }
+            warm = warm || now_seconds() - start > WARM_SECONDS;
         }
         let seconds = percentile(&times, 0.5);
         let tokens_per_second = tokens as f64 / seconds.max(1e-9);

@@ -100,16 +100,19 @@ impl std::fmt::Debug for Gpu {
     }
 }
 
+#[cfg(target_arch = "wasm32")]
 fn instance() -> wgpu::Instance {
-    #[cfg(target_arch = "wasm32")]
-    let descriptor = {
-        let mut d = wgpu::InstanceDescriptor::new_without_display_handle();
-        d.backends = wgpu::Backends::BROWSER_WEBGPU;
-        d
-    };
-    #[cfg(not(target_arch = "wasm32"))]
-    let descriptor = wgpu::InstanceDescriptor::new_without_display_handle_from_env();
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::BROWSER_WEBGPU;
     wgpu::Instance::new(descriptor)
+}
+
+/// One for the whole process: a driver that is loaded and unloaded again and again may refuse after a while (NVIDIA's offered no adapter after
+/// some 25 times).
+#[cfg(not(target_arch = "wasm32"))]
+fn instance() -> wgpu::Instance {
+    static INSTANCE: std::sync::OnceLock<wgpu::Instance> = std::sync::OnceLock::new();
+    INSTANCE.get_or_init(|| wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle_from_env())).clone()
 }
 
 fn summary(adapter: &wgpu::Adapter) -> AdapterSummary {

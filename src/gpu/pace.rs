@@ -11,7 +11,8 @@ const SUBMIT_SECONDS: f64 = if cfg!(target_arch = "wasm32") { 0.04 } else { 0.25
 const FIRST: u64 = 20_000_000_000;
 /// Callbacks that come together were waiting for their turn: what they tell of is one measurement.
 const TOGETHER: f64 = 0.0005;
-/// Shorter measurements are mostly waiting.
+/// Shorter measurements are mostly waiting: they count as if they had taken so long. So a pace that was measured too low, by submits that waited
+/// for a compiler, rises again, also where it has made all submits short.
 const SHORTEST: f64 = 0.002;
 /// Measurements that are remembered.
 const MEMORY: usize = 8;
@@ -71,9 +72,8 @@ impl State {
 
     /// Work a second of the submits that finished last, and seconds of the largest of them.
     fn group(&self) -> Option<(f64, f64)> {
-        let seconds = self.done - self.since;
-        (self.work > 0 && seconds >= SHORTEST).then(|| {
-            let rate = self.work as f64 / seconds;
+        (self.work > 0).then(|| {
+            let rate = self.work as f64 / (self.done - self.since).max(SHORTEST);
             (rate, self.largest as f64 / rate)
         })
     }
@@ -82,7 +82,6 @@ impl State {
         if now - self.done > TOGETHER {
             if let Some((rate, longest)) = self.group() {
                 self.rates.push_back(rate);
-                self.rates.truncate(MEMORY + 1);
                 if self.rates.len() > MEMORY {
                     self.rates.pop_front();
                 }
@@ -129,8 +128,31 @@ mod tests {
         }
         assert!((state.budget() as f64 / (1e11 * SUBMIT_SECONDS) - 1.0).abs() < 1e-3);
         assert!((state.group().unwrap().1 - 0.02).abs() < 1e-4);
-        // What takes no time tells nothing.
+        // What takes no time was at least so fast.
         state.note(1_000_000, 5.0, 5.0001);
-        assert!(state.group().is_none() && state.rates.len() == 1);
+        assert!((state.group().unwrap().0 / (1_000_000.0 / SHORTEST) - 1.0).abs() < 1e-6 && state.rates.len() == 1);
+    }
+
+    /// A GPU of 10^13 a second whose first submits waited 0.3 s for a compiler: from then on submits are as small as the pace says, and still
+    /// it finds the way back.
+    #[test]
+    fn a_pace_that_was_measured_too_low_rises_again() {
+        let mut state = State::default();
+        let mut now = 1.0;
+        for _ in 0..MEMORY {
+            now += 0.3;
+            state.note(1_000_000_000, now - 0.3, now);
+        }
+        let low = state.budget();
+        let mut submits = 0;
+        while state.budget() < (1e13 * SUBMIT_SECONDS * 0.9) as u64 {
+            let work = state.budget();
+            let began = now;
+            // A submit takes its work's time, and a little for being sent.
+            now += work as f64 / 1e13 + 0.0006;
+            state.note(work, began, now);
+            submits += 1;
+            assert!(submits < 100, "{submits} submits after a pace of {low} the budget is {}", state.budget());
+        }
     }
 }

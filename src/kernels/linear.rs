@@ -56,9 +56,7 @@ impl Tier {
         let pays = |tier: &Tier| match tier {
             Tier::Exact => true,
             Tier::Fast => gpu.abilities.fast_dot,
-            // Only when asked for: in their present form (whole tiles stored directly) its products have not been through the bit and
-            // accuracy tests on a device yet; docs/testing.md says what has.
-            Tier::Tensor => false,
+            Tier::Tensor => gpu.abilities.matrices,
         };
         Self::ALL.into_iter().rev().find(|tier| Some(*tier) != but && tier.check(gpu).is_ok() && pays(tier)).unwrap_or(Tier::Exact)
     }
