@@ -1,4 +1,5 @@
-// y[m, y_at + n] (+)= parts[0][m, n] + parts[1][m, n] + ... (+ bias[n]), always in this order: the end of a product whose k was split.
+// y[m, y_at + n] = (y[m, y_at + n]) + parts[0][m, n] + parts[1][m, n] + ... (+ bias[n]), always in this order: the end of a product whose k
+// was split. rms_norm.wgsl can do it too.
 
 struct Params {
   n: u32,       // columns of the parts
@@ -21,16 +22,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let n = group.y * 128u + t;
   if (n < p.n) {
     let m = group.x;
+    let at = m * p.ldy + p.y_at + n;
+//#if ADD
+    var v = y[at] + parts[m * p.n + n];
+//#else
     var v = parts[m * p.n + n];
+//#end
     for (var s = 1u; s < p.split; s++) {
       v += parts[(s * p.rows + m) * p.n + n];
     }
 //#if BIAS
     v += bias[p.bias_at + n];
-//#end
-    let at = m * p.ldy + p.y_at + n;
-//#if ADD
-    v += y[at];
 //#end
     y[at] = v;
   }

@@ -1,5 +1,8 @@
 // y[row, :] = x[row, :] / sqrt(mean(x[row, :]^2) + eps) * w. One workgroup a row; the sum is taken in one fixed order.
 // The result goes out as f32, as 8-bit blocks, as both, or as f16 (half.wgsl).
+//#if LEFT
+// Before that, the pieces of a product are added to x, in the order of add_parts.wgsl.
+//#end
 
 struct Params {
   n: u32,    // columns / 4
@@ -7,19 +10,29 @@ struct Params {
   ldy: u32,  // row stride of y in vec4
   eps: f32,
   mp: u32,   // rows that the 8-bit buffers hold
+//#if LEFT
+  count: u32,   // pieces
+  ldp: u32,     // their row stride in vec4
+  stride: u32,  // distance of two of them in vec4
+//#end
 }
 
+//#if LEFT
+@group(0) @binding(0) var<storage, read_write> x: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> pieces: array<vec4<f32>>;
+//#else
 @group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
+//#end
 @group(0) @binding(1) var<storage, read> w: array<vec4<f32>>;
 //#if HALF
 //#include half.wgsl
-@group(0) @binding(2) var<storage, read_write> y: array<vec2<u32>>;
+@group(0) @binding({{2+LEFT}}) var<storage, read_write> y: array<vec2<u32>>;
 //#else
 //#if FLOATS
-@group(0) @binding(2) var<storage, read_write> y: array<vec4<f32>>;
+@group(0) @binding({{2+LEFT}}) var<storage, read_write> y: array<vec4<f32>>;
 //#end
 //#end
-@group(0) @binding({{2+FLOATS+2*Q8}}) var<uniform> p: Params;
+@group(0) @binding({{2+LEFT+FLOATS+2*Q8}}) var<uniform> p: Params;
 //#if Q8
 //#include q8.wgsl
 //#end
@@ -31,7 +44,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let at = group.x * p.ldx;
   var c = 0.0;
   for (var i = t; i < p.n; i += 128u) {
+//#if LEFT
+    var v = x[at + i];
+    for (var s = 0u; s < p.count; s++) {
+      v += pieces[s * p.stride + group.x * p.ldp + i];
+    }
+    x[at + i] = v;
+//#else
     let v = x[at + i];
+//#end
     c = fma(v.x, v.x, c);
     c = fma(v.y, v.y, c);
     c = fma(v.z, v.z, c);

@@ -9,6 +9,7 @@ use super::matmul_tensor::{self, matmul_tensor};
 use super::quantise::{Form, Quants, Target, quantise};
 use super::rms_norm::rms_norm_to;
 use super::rope::{Cache, Heads};
+use super::split::Pieces;
 use super::swiglu::swiglu_to;
 use super::weight::Matrix;
 use super::{Mat, attention_tensor, split};
@@ -178,10 +179,20 @@ impl Linear {
         }
     }
 
-    /// RMSNorm of `x` as the input of products with `w`; `y` is scratch of the same shape.
+    /// RMSNorm of `x`, with what is `left` of a product added to it, as the input of products with `w`; `y` is scratch of the same shape.
     #[allow(clippy::too_many_arguments)]
-    pub fn norm<'a>(&self, rec: &mut Recorder, x: Mat<'_>, weight: View<'_>, eps: f32, y: Mat<'a>, rows: Rows, w: &Matrix) -> Input<'a> {
-        rms_norm_to(rec, x, weight, self.target(y, w), w.cols, rows.count, eps);
+    pub fn norm<'a>(
+        &self,
+        rec: &mut Recorder,
+        x: Mat<'_>,
+        left: Option<Pieces<'_>>,
+        weight: View<'_>,
+        eps: f32,
+        y: Mat<'a>,
+        rows: Rows,
+        w: &Matrix,
+    ) -> Input<'a> {
+        rms_norm_to(rec, x, left, weight, self.target(y, w), w.cols, rows.count, eps);
         Input { x: y, rows }
     }
 
@@ -235,20 +246,25 @@ impl Linear {
         }
     }
 
-    /// `y (+)= x w^T (+ bias)` for each row of an input that was made for `w`.
-    pub fn product(&self, rec: &mut Recorder, w: &Matrix, input: Input<'_>, y: Mat<'_>, epilogue: Epilogue<'_>) {
+    /// `y (+)= x w^T (+ bias)` for each row of an input that was made for `w`. With [`Epilogue::later`] some of it may be left for the norm of
+    /// y that comes next.
+    pub fn product(&self, rec: &mut Recorder, w: &Matrix, input: Input<'_>, y: Mat<'_>, epilogue: Epilogue<'_>) -> Option<Pieces<'_>> {
         let Input { x, rows } = input;
+        let later = epilogue.later && epilogue.add && epilogue.bias.is_none() && w.parts.len() == 1 && w.rows.is_multiple_of(4);
+        let epilogue = Epilogue { later, ..epilogue };
         if let Some(half) = &self.half {
             return matmul_tensor(rec, w, half.all(), y, rows.count, epilogue, self.pieces.all());
         }
+        let mut left = None;
         for part in &w.parts {
-            match &self.q8 {
+            left = match &self.q8 {
                 Some(q8) if takes(part.ty) => matmul_q8(rec, part, w.blocks(), q8, y, rows.count, epilogue, self.pieces.all()),
                 _ => {
                     let tile = matmul::tile(rec.gpu().info(), rows.count);
-                    matmul_part(rec, part, w.blocks(), x, y, rows.count, epilogue, self.pieces.all(), tile);
+                    matmul_part(rec, part, w.blocks(), x, y, rows.count, epilogue, self.pieces.all(), tile)
                 }
-            }
+            };
         }
+        left
     }
 }

@@ -1,6 +1,6 @@
 //! Matrix products with quantised weights, register-tiled, for many rows.
 
-use super::split::{add_parts, split};
+use super::split::{Pieces, finish, split};
 use super::weight::{Matrix, Part, access, defs};
 use super::{Mat, Variant};
 use crate::gguf::TensorType;
@@ -119,6 +119,9 @@ pub struct Epilogue<'a> {
     pub bias: Option<View<'a>>,
     /// Add to what stands in y (the residual) instead of replacing it.
     pub add: bool,
+    /// Where k is cut, leave the pieces to the norm that reads y next: it adds them ([`Pieces`]). For whole rows that are added to, without
+    /// a bias.
+    pub later: bool,
 }
 
 /// `y[m, :] (+)= x[m, :] w^T (+ bias)` for m < `rows`. x is padded to [`ROW_PADDING`] rows; `scratch` holds the pieces of a split of k (as
@@ -138,7 +141,7 @@ pub fn with_tile(rec: &mut Recorder, w: &Matrix, x: Mat<'_>, y: Mat<'_>, rows: u
 
 /// The product with one part of a matrix of `blocks` blocks of 32 in a row, in a tile of [`TILES`].
 #[allow(clippy::too_many_arguments)]
-pub fn matmul_part(
+pub fn matmul_part<'a>(
     rec: &mut Recorder,
     part: &Part,
     blocks: u32,
@@ -146,9 +149,9 @@ pub fn matmul_part(
     y: Mat<'_>,
     rows: u32,
     epilogue: Epilogue<'_>,
-    scratch: View<'_>,
+    scratch: View<'a>,
     tile: u32,
-) {
+) -> Option<Pieces<'a>> {
     let cut = split(blocks, part.rows);
     let store = Store::new(cut.count, &epilogue);
     let kernel = matmul_variant(part.ty, tile, store).kernel(rec.gpu());
@@ -169,9 +172,7 @@ pub fn matmul_part(
     }
     let cost = Work::product(rows, part.rows, blocks * 32, part.bytes());
     rec.dispatch(&kernel, &part.views(&rest), &params, [rows.div_ceil(tile), part.rows.div_ceil(64), cut.count], cost);
-    if store == Store::Parts {
-        add_parts(rec, scratch, cut.count, part, y, rows, epilogue);
-    }
+    if store == Store::Parts { finish(rec, scratch, cut.count, part, y, rows, epilogue) } else { None }
 }
 
 #[cfg(test)]
@@ -219,7 +220,7 @@ mod tests {
             {
                 let y = upload(&gpu, &before);
                 let bias_buffer = upload(&gpu, &bias);
-                let epilogue = Epilogue { bias: with_bias.then(|| bias_buffer.all()), add };
+                let epilogue = Epilogue { bias: with_bias.then(|| bias_buffer.all()), add, later: false };
                 let (xs, ys) = (Mat::new(&x, k as u32), Mat::new(&y, n as u32));
                 with_tile(&mut rec, &w, xs, ys, rows as u32, epilogue, scratch.all(), tile);
                 let found: Vec<f32> = download(&mut rec, &y, rows * n);

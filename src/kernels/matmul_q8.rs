@@ -2,7 +2,7 @@
 
 use super::matmul::{Epilogue, Store, with_epilogue};
 use super::quantise::Quants;
-use super::split::{Split, add_parts, split};
+use super::split::{Pieces, Split, finish, split};
 use super::weight::{Part, defs};
 use super::{Mat, Variant};
 use crate::gguf::TensorType;
@@ -103,7 +103,7 @@ pub fn variant(ty: TensorType, tile: Tile, store: Store) -> Variant {
 /// `y[m, part] (+)= x[m, :] w^T (+ bias)` for m < `rows` and one part of a matrix with `blocks` blocks of 32 in a row. x is padded to
 /// [`padded`] rows; `scratch` holds the pieces of a split (see [`super::split::scratch`]).
 #[allow(clippy::too_many_arguments)]
-pub fn matmul_q8(
+pub fn matmul_q8<'a>(
     rec: &mut Recorder,
     part: &Part,
     blocks: u32,
@@ -111,15 +111,15 @@ pub fn matmul_q8(
     y: Mat<'_>,
     rows: u32,
     epilogue: Epilogue<'_>,
-    scratch: View<'_>,
-) {
+    scratch: View<'a>,
+) -> Option<Pieces<'a>> {
     let cut = split(blocks, part.rows);
     let tile = tile(rows, part.rows, cut.count);
-    with_tile(rec, part, blocks, x, y, rows, epilogue, scratch, tile, cut);
+    with_tile(rec, part, blocks, x, y, rows, epilogue, scratch, tile, cut)
 }
 
 #[allow(clippy::too_many_arguments)]
-pub(super) fn with_tile(
+pub(super) fn with_tile<'a>(
     rec: &mut Recorder,
     part: &Part,
     blocks: u32,
@@ -127,10 +127,10 @@ pub(super) fn with_tile(
     y: Mat<'_>,
     rows: u32,
     epilogue: Epilogue<'_>,
-    scratch: View<'_>,
+    scratch: View<'a>,
     tile: Tile,
     cut: Split,
-) {
+) -> Option<Pieces<'a>> {
     debug_assert!(rows.next_multiple_of(tile.rows) <= x.rows && takes(part.ty));
     let store = Store::new(cut.count, &epilogue);
     let kernel = variant(part.ty, tile, store).kernel(rec.gpu());
@@ -152,9 +152,7 @@ pub(super) fn with_tile(
     let cost = Work::product(rows, part.rows, blocks * 32, part.bytes());
     let groups = [rows.div_ceil(tile.rows), part.rows.div_ceil(tile.cols), cut.count];
     rec.dispatch(&kernel, &part.views(&rest), &params, groups, cost);
-    if store == Store::Parts {
-        add_parts(rec, scratch, cut.count, part, y, rows, epilogue);
-    }
+    if store == Store::Parts { finish(rec, scratch, cut.count, part, y, rows, epilogue) } else { None }
 }
 
 #[cfg(test)]
@@ -189,7 +187,7 @@ mod tests {
             let (bias, before) = (random.values(n), random.values(rows * n));
             let bias_buffer = upload(&gpu, &bias);
             for (with_bias, add) in [(false, false), (true, true)] {
-                let epilogue = Epilogue { bias: with_bias.then(|| bias_buffer.all()), add };
+                let epilogue = Epilogue { bias: with_bias.then(|| bias_buffer.all()), add, later: false };
                 let mut run = |tile: Tile, rows: usize| -> Vec<f32> {
                     let y = upload(&gpu, &before);
                     let y_mat = Mat::new(&y, n as u32);

@@ -4,6 +4,7 @@
 //! bits in every tile, for every number of rows and in both ways of taking a cut K.
 
 use super::matmul::Epilogue;
+use super::split::Pieces;
 use super::weight::{Matrix, Part, access, defs};
 use super::{Mat, Variant};
 use crate::gguf::TensorType;
@@ -191,8 +192,8 @@ pub fn check(gpu: &GpuInfo) -> Result<(), String> {
     }
 }
 
-/// How K is cut: blocks of 32 in a part, and parts. From the shape of the whole matrix alone, since it decides the bits: matrices with
-/// few rows would otherwise leave most of a large GPU idle.
+/// How K is cut: blocks of 32 in a part, and parts. From the shape of the weights alone (`n` rows of one type), since it decides the bits:
+/// matrices with few rows, or few of a type, would otherwise leave most of a large GPU idle.
 pub fn cut(k: u32, n: u32) -> (u32, u32) {
     let wanted = (128 / n.div_ceil(64)).min(4).min(k / 512).max(1);
     let wanted = if n >= 4096 { 1 } else { wanted };
@@ -234,17 +235,27 @@ pub fn plan(gpu: &GpuInfo, rows: u32, n: u32, blocks: u32, parts: u32) -> Option
 
 /// `y[m, :] (+)= x[m, :] w^T (+ bias)` for m < `rows`. `x` is f16 as `half.wgsl` writes it, `[rows, w.cols]`; both have
 /// [`padded`] rows. `scratch` has [`scratch_bytes`].
-pub fn matmul_tensor(rec: &mut Recorder, w: &Matrix, x: View<'_>, y: Mat<'_>, rows: u32, epilogue: Epilogue<'_>, scratch: View<'_>) {
-    let (_, parts) = cut(w.cols, w.rows);
+pub fn matmul_tensor<'a>(
+    rec: &mut Recorder,
+    w: &Matrix,
+    x: View<'_>,
+    y: Mat<'_>,
+    rows: u32,
+    epilogue: Epilogue<'_>,
+    scratch: View<'a>,
+) -> Option<Pieces<'a>> {
+    let mut left = None;
     for part in &w.parts {
+        let (_, parts) = cut(w.cols, w.rows_of_type(part));
         let plan = plan(rec.gpu().info(), rows, part.rows, w.blocks(), parts).unwrap_or_else(|| unreachable!("the tier is not offered"));
-        product(rec, w, part, plan, x, y, rows, epilogue, scratch);
+        left = product(rec, w, part, plan, x, y, rows, epilogue, scratch);
     }
+    left
 }
 
 /// One part of a matrix by a given plan.
 #[allow(clippy::too_many_arguments)]
-pub fn product(
+pub fn product<'a>(
     rec: &mut Recorder,
     w: &Matrix,
     part: &Part,
@@ -253,9 +264,9 @@ pub fn product(
     y: Mat<'_>,
     rows: u32,
     epilogue: Epilogue<'_>,
-    scratch: View<'_>,
-) {
-    let (part_blocks, parts) = cut(w.cols, w.rows);
+    scratch: View<'a>,
+) -> Option<Pieces<'a>> {
+    let (part_blocks, parts) = cut(w.cols, w.rows_of_type(part));
     let tile = plan.tile;
     let params = Params {
         n: part.rows,
@@ -294,6 +305,9 @@ pub fn product(
         debug_assert!(u64::from(parts * stride) * 4 <= scratch.size);
         let params = Params { ldy: cols / 4, y_at: 0, parts: 1, part_stride: stride / 4, add: 0, ..params };
         run(tile, Store::Tiles, params, scratch, cols, parts);
+        if epilogue.later {
+            return Some(Pieces { view: scratch, count: parts, ld: cols, stride });
+        }
         (last.ldp, last.parts, last.part_stride, last.add) = (cols, parts, stride, u32::from(epilogue.add));
     } else {
         // Whole tiles, then the columns that fill none.
@@ -310,6 +324,7 @@ pub fn product(
         let views = [scratch, y.view, epilogue.bias.unwrap_or(x)];
         rec.dispatch(&kernel, &views, &last, [rows, part.rows.div_ceil(128), 1], cost);
     }
+    None
 }
 
 #[cfg(test)]
@@ -318,8 +333,9 @@ mod tests {
     use super::super::testing::{Random, download, matrix, matrix_recorder, upload};
     use super::super::weight::TYPES;
     use super::*;
-    use crate::gpu::{Gpu, GpuOptions};
+    use crate::gpu::{Buffer, Gpu, GpuOptions};
     use pollster::block_on;
+    use std::sync::Arc;
 
     const ROWS: usize = 200;
 
@@ -384,6 +400,24 @@ mod tests {
         }
     }
 
+    /// A joined matrix: each type's rows decide its cut, also where a binding limit splits them.
+    #[test]
+    fn rows_of_a_type_are_cut_alike() {
+        let gpu = block_on(Gpu::open(&GpuOptions::default())).unwrap();
+        let buffer: Arc<Buffer> = Arc::new(block_on(gpu.buffer("planes", 64)).unwrap());
+        let mut first = 0;
+        let mut part = |ty, rows| {
+            first += rows;
+            Part { ty, first: first - rows, rows, buffer: buffer.clone(), planes: Vec::new() }
+        };
+        let (q4, q6) = (TensorType::Q4_K, TensorType::Q6_K);
+        let parts = vec![part(q4, 4096), part(q4, 4096), part(q6, 1024), part(q4, 1024)];
+        let w = Matrix { cols: 2560, rows: 10240, parts };
+        let rows: Vec<u32> = w.parts.iter().map(|p| w.rows_of_type(p)).collect();
+        assert_eq!(rows, [8192, 8192, 1024, 1024]);
+        assert_eq!(rows.iter().map(|n| cut(2560, *n)).collect::<Vec<_>>(), [(80, 1), (80, 1), (20, 4), (20, 4)]);
+    }
+
     /// Every type, in every tile and both ways of taking a cut K: right against f64, and the same bits.
     #[test]
     fn every_type_and_tile() {
@@ -406,7 +440,7 @@ mod tests {
             let ld = n + 12;
             let padded = padded(ROWS as u32) as usize;
             for (with_bias, add) in [(false, false), (true, true)] {
-                let epilogue = Epilogue { bias: with_bias.then(|| bias_buffer.all()), add };
+                let epilogue = Epilogue { bias: with_bias.then(|| bias_buffer.all()), add, later: false };
                 let mut first: Option<Vec<u32>> = None;
                 // The end of the kernel is the same for every type, and each variant takes about a second to compile.
                 let all = [TensorType::F32, TensorType::Q8_0, TensorType::Q4_K].contains(&ty);

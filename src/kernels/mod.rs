@@ -140,7 +140,7 @@ pub fn all_variants() -> Vec<Variant> {
     all.extend(delta::variants());
     all.extend(head::stats_variants());
     for form in quantise::FORMS {
-        all.push(rms_norm::variant(form));
+        all.extend([false, true].map(|left| rms_norm::variant(form, left)));
         all.push(swiglu::variant(form));
     }
     all.extend([(false, false), (true, false), (false, true), (true, true)].map(|(bias, add)| split::variant(bias, add)));

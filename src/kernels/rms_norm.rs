@@ -1,8 +1,9 @@
 //! RMSNorm of whole rows, handed over as f32 or in 8-bit blocks.
 
 use super::quantise::{Form, Target};
+use super::split::Pieces;
 use super::{Mat, Variant};
-use crate::gpu::{Recorder, View, Work};
+use crate::gpu::{Access, Recorder, View, Work};
 use bytemuck::{Pod, Zeroable};
 
 #[repr(C)]
@@ -13,26 +14,53 @@ struct Params {
     ldy: u32,
     eps: f32,
     mp: u32,
+    count: u32,
+    ldp: u32,
+    stride: u32,
 }
 
-/// The kernel that writes a form.
-pub fn variant(form: Form) -> Variant {
-    Variant { label: format!("rms_norm{}", form.suffix()), file: "rms_norm.wgsl", defs: form.defs(2), access: form.access(2) }
+/// The kernel that writes a form; with `left`, that adds a product's pieces to x first.
+pub fn variant(form: Form, left: bool) -> Variant {
+    let reads = 2 + usize::from(left);
+    let mut access = form.access(reads);
+    if left {
+        access[0] = Access::Write;
+    }
+    Variant {
+        label: format!("rms_norm{}{}", form.suffix(), if left { "_left" } else { "" }),
+        file: "rms_norm.wgsl",
+        defs: form.defs(reads as u32).with("LEFT", u8::from(left)),
+        access,
+    }
 }
 
 /// `y[m, :] = x[m, :] / sqrt(mean(x[m, :]^2) + eps) * weight` over `cols` columns (a multiple of 4), m < `rows`.
 pub fn rms_norm(rec: &mut Recorder, x: Mat<'_>, weight: View<'_>, y: Mat<'_>, cols: u32, rows: u32, eps: f32) {
-    rms_norm_to(rec, x, weight, Target::floats(y), cols, rows, eps);
+    rms_norm_to(rec, x, None, weight, Target::floats(y), cols, rows, eps);
 }
 
-/// The same in other forms.
-pub fn rms_norm_to(rec: &mut Recorder, x: Mat<'_>, weight: View<'_>, target: Target<'_>, cols: u32, rows: u32, eps: f32) {
-    let kernel = variant(target.form()).kernel(rec.gpu());
+/// The same in other forms, after the pieces that are left of a product were added to x (`cols` and the pieces' strides are multiples of 4).
+#[allow(clippy::too_many_arguments)]
+pub fn rms_norm_to(
+    rec: &mut Recorder,
+    x: Mat<'_>,
+    left: Option<Pieces<'_>>,
+    weight: View<'_>,
+    target: Target<'_>,
+    cols: u32,
+    rows: u32,
+    eps: f32,
+) {
+    let key = (target.form() as u64) << 1 | u64::from(left.is_some());
+    let kernel = rec.gpu().remembered(("rms_norm.wgsl", key), |gpu| variant(target.form(), left.is_some()).kernel(gpu));
     let (ldy, mp) = target.strides();
-    let params = Params { n: cols / 4, ldx: x.ld / 4, ldy, eps, mp };
+    let (count, ldp, stride) = left.map_or((0, 0, 0), |pieces| (pieces.count, pieces.ld / 4, pieces.stride / 4));
+    let params = Params { n: cols / 4, ldx: x.ld / 4, ldy, eps, mp, count, ldp, stride };
     let values = u64::from(rows) * u64::from(cols);
-    let work = Work { operations: values * 4, bytes: values * 8, ..Work::default() };
-    rec.dispatch(&kernel, &target.views(&[x.view, weight]), &params, [rows, 1, 1], work);
+    let work = Work { operations: values * u64::from(4 + count), bytes: values * u64::from(8 + 4 * count), ..Work::default() };
+    let mut reads = vec![x.view, weight];
+    reads.extend(left.map(|pieces| pieces.view));
+    rec.dispatch(&kernel, &target.views(&reads), &params, [rows, 1, 1], work);
 }
 
 #[cfg(test)]
@@ -67,7 +95,7 @@ mod tests {
                 let q = block_on(Quants::new(&gpu, rows as u32 + 1, cols as u32)).unwrap();
                 let y = upload(&gpu, &vec![0f32; rows * cols]);
                 let target = Target::q8(&q, Mat::new(&y, cols as u32), both);
-                rms_norm_to(&mut rec, Mat::new(&xb, cols as u32), wb.all(), target, cols as u32, rows as u32, 1e-6);
+                rms_norm_to(&mut rec, Mat::new(&xb, cols as u32), None, wb.all(), target, cols as u32, rows as u32, 1e-6);
                 check(&mut rec, &q, &wanted, cols);
                 let floats: Vec<f32> = download(&mut rec, &y, rows * cols);
                 assert_eq!(floats, if both { found.clone() } else { vec![0.0; rows * cols] }, "{rows} x {cols}");

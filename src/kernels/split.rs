@@ -37,6 +37,19 @@ pub fn scratch(outputs: u32, rows: u64) -> u64 {
     rows * u64::from((WANTED + WIDEST).min(outputs * MOST))
 }
 
+/// Pieces of a product that nobody has added up yet: `[count][rows][ld]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Pieces<'a> {
+    /// Where they stand.
+    pub view: View<'a>,
+    /// How many.
+    pub count: u32,
+    /// Row stride in f32.
+    pub ld: u32,
+    /// Distance of two pieces in f32.
+    pub stride: u32,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Params {
@@ -57,6 +70,23 @@ pub fn variant(bias: bool, add: bool) -> Variant {
         defs: Defs::new().with("BIAS", u8::from(bias)).with("ADD", u8::from(add)),
         access: all[..2 + usize::from(bias)].to_vec(),
     }
+}
+
+/// [`add_parts`], or what is left to do where the epilogue says so.
+pub fn finish<'a>(
+    rec: &mut Recorder,
+    pieces: View<'a>,
+    count: u32,
+    part: &Part,
+    y: Mat<'_>,
+    rows: u32,
+    epilogue: Epilogue<'_>,
+) -> Option<Pieces<'a>> {
+    if epilogue.later {
+        return Some(Pieces { view: pieces, count, ld: part.rows, stride: rows * part.rows });
+    }
+    add_parts(rec, pieces, count, part, y, rows, epilogue);
+    None
 }
 
 /// `y[m, part] (+)= sum of the pieces (+ bias)` for m < `rows`; `pieces` is `[count, rows, part.rows]`.

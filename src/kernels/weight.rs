@@ -132,4 +132,10 @@ impl Matrix {
     pub fn blocks(&self) -> u32 {
         self.cols / 32
     }
+
+    /// Rows of a part and of its neighbours of the same type: as many, however a binding limit splits them.
+    pub fn rows_of_type(&self, part: &Part) -> u32 {
+        let runs = self.parts.chunk_by(|a, b| a.ty == b.ty);
+        runs.filter(|run| run.iter().any(|p| p.first == part.first)).flatten().map(|p| p.rows).sum()
+    }
 }

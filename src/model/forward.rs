@@ -13,8 +13,10 @@ use crate::kernels::gather::gather;
 use crate::kernels::linear::{Input, Linear, Rows, Sizes, Tier, padded_rows};
 use crate::kernels::matmul::Epilogue;
 use crate::kernels::matvec::{Along, Place, matvec};
-use crate::kernels::rms_norm::rms_norm;
+use crate::kernels::quantise::Target;
+use crate::kernels::rms_norm::rms_norm_to;
 use crate::kernels::rope::{Positions, Row, rope};
+use crate::kernels::split::Pieces;
 use crate::kernels::{Mat, head};
 
 /// A token of a batch and the place of its keys and values.
@@ -164,6 +166,9 @@ pub struct Forward {
     /// Pieces of a generation step's attention.
     pub(super) pieces: Buffer,
 }
+
+/// A product that is added to the residual, in the end by the norm that reads it.
+const RESIDUAL: Epilogue<'_> = Epilogue { add: true, bias: None, later: true };
 
 /// Bytes allowed for what is small: kernel parameters, answer slots, statistics, rounding of buffer sizes.
 const SMALL: u64 = 1 << 20;
@@ -326,27 +331,30 @@ impl Forward {
         let last = weights.layers.len() - 1;
         let mut x = x;
         let mut rows = Rows { count: at.rows };
+        // What the last product has left for the next norm.
+        let mut left = None;
         for (i, layer) in weights.layers.iter().enumerate() {
-            let input = self.linear.norm(rec, x, layer.mixer_norm.view(), eps, normed, rows, layer.mixer.input());
+            let input = self.linear.norm(rec, x, left, layer.mixer_norm.view(), eps, normed, rows, layer.mixer.input());
             let packed = if i == last { outputs } else { Outputs::Same };
-            let finished = self.mix(rec, config, layer, cache, i, input, x, at, packed);
-            if finished {
+            left = self.mix(rec, config, layer, cache, i, input, x, at, packed);
+            if packed == Outputs::None {
                 return;
             }
             if let Outputs::Packed(count) = packed {
                 (x, rows.count) = (x_out, count);
             }
             let (gate_up, hidden) = (Mat::new(&self.gate_up, 2 * config.ffn), Mat::new(&self.hidden, config.ffn));
-            let input = self.linear.norm(rec, x, layer.ffn_norm.view(), eps, normed, rows, &layer.gate_up);
+            let input = self.linear.norm(rec, x, left, layer.ffn_norm.view(), eps, normed, rows, &layer.gate_up);
             self.linear.product(rec, &layer.gate_up, input, gate_up, Epilogue::default());
             let input = self.linear.swiglu(rec, gate_up, hidden, rows, &layer.down);
-            self.linear.product(rec, &layer.down, input, x, Epilogue { add: true, bias: None });
+            left = self.linear.product(rec, &layer.down, input, x, RESIDUAL);
         }
-        rms_norm(rec, x, weights.output_norm.view(), Mat::new(&self.last, dim), dim, rows.count, eps);
+        let target = Target::floats(Mat::new(&self.last, dim));
+        rms_norm_to(rec, x, left, weights.output_norm.view(), target, dim, rows.count, eps);
     }
 
-    /// Attention or DeltaNet of a layer, added to the residual. In the last layer only the wanted rows go on (into `x_out`); true when
-    /// there are none and the pass is over.
+    /// Attention or DeltaNet of a layer, added to the residual but for what is returned. In the last layer only the wanted rows go on (into
+    /// `x_out`); where there are none, only the cache is filled and the pass is over.
     #[allow(clippy::too_many_arguments)]
     fn mix(
         &self,
@@ -359,9 +367,8 @@ impl Forward {
         x: Mat<'_>,
         at: At,
         outputs: Outputs,
-    ) -> bool {
+    ) -> Option<Pieces<'_>> {
         let x_out = Mat::new(&self.x_out, config.dim);
-        let residual = Epilogue { add: true, bias: None };
         let rows = Rows { count: at.rows };
         match (&layer.mixer, cache.attention(i), cache.delta(i)) {
             (Mixer::Attention { qkv, bias, norms, out }, Some(kv), _) => {
@@ -369,24 +376,24 @@ impl Forward {
                 let (projected, mixed) =
                     (Mat::new(&self.projected, a.heads.columns()), Mat::new(&self.mixed, a.heads.heads * a.heads.head_dim));
                 let bias = bias.as_ref().map(|b| b.view());
-                self.linear.product(rec, qkv, input, projected, Epilogue { bias, add: false });
+                self.linear.product(rec, qkv, input, projected, Epilogue { bias, ..Epilogue::default() });
                 let norms = norms.as_ref().map(|(q, k)| (q.view(), k.view()));
                 let positions = Positions { rows: self.rows.all(), row_at: at.row_at, turns: self.turns.all() };
                 rope(rec, projected, &a.heads, a.pairs, norms, config.eps, positions, kv, at.rows);
                 let tiles =
                     |tile_at, count, rows, work| Tiles { tiles: self.tiles.all(), tile_at, count, rows, pages: self.pages.all(), work };
                 match outputs {
-                    Outputs::None => return true,
+                    Outputs::None => None,
                     Outputs::Same => {
                         let tiles = tiles(at.tile_at, at.tiles, at.tile_rows, at.work);
                         let mixed = self.linear.attention(rec, projected, &a.heads, a.gated, kv, tiles, mixed, rows, out);
-                        self.linear.product(rec, out, mixed, x, residual);
+                        self.linear.product(rec, out, mixed, x, RESIDUAL)
                     }
                     Outputs::Packed(count) => {
                         let (tiles, rows) = (tiles(at.out_tile_at, count, ROWS[0], at.out_work), Rows { count });
                         let mixed = self.linear.attention(rec, projected, &a.heads, a.gated, kv, tiles, mixed, rows, out);
                         gather(rec, x, self.outputs.all(), 0, x_out, config.dim, count);
-                        self.linear.product(rec, out, mixed, x_out, residual);
+                        self.linear.product(rec, out, mixed, x_out, RESIDUAL)
                     }
                 }
             }
@@ -400,17 +407,18 @@ impl Forward {
                 let segments = Segments { view: self.segments.all(), count: at.segments, longest: at.longest, rows: at.rows };
                 delta(rec, projected, &shape, vectors, states, segments, convolved, mixed);
                 if outputs == Outputs::None {
-                    return true;
+                    return None;
                 }
                 let mixed = self.linear.input(rec, mixed, rows, out);
-                self.linear.product(rec, out, mixed, x, residual);
-                if let Outputs::Packed(count) = outputs {
-                    gather(rec, x, self.outputs.all(), 0, x_out, config.dim, count);
-                }
+                let Outputs::Packed(count) = outputs else {
+                    return self.linear.product(rec, out, mixed, x, RESIDUAL);
+                };
+                self.linear.product(rec, out, mixed, x, Epilogue { later: false, ..RESIDUAL });
+                gather(rec, x, self.outputs.all(), 0, x_out, config.dim, count);
+                None
             }
             _ => unreachable!("the cache is built from the same list of layer kinds as the weights"),
         }
-        false
     }
 
     /// Full-vocabulary logits of final row `row`, their statistics, and the first maximum also as `tokens[token_at]`.

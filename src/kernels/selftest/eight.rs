@@ -49,7 +49,7 @@ pub async fn check(lab: &mut Lab, ty: TensorType, cols: usize) -> Result<(), Gpu
     };
     for &store in stores {
         let (with_bias, add) = (store.bias(), matches!(store, Store::Outputs { add: true, .. }));
-        let epilogue = Epilogue { bias: with_bias.then(|| bbias.all()), add };
+        let epilogue = Epilogue { bias: with_bias.then(|| bbias.all()), add, later: false };
         for tile in TILES {
             let by = lab.buffer(&before).await?;
             let part = &matrix.parts[0];

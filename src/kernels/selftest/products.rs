@@ -100,7 +100,7 @@ pub async fn check(lab: &mut Lab, ty: TensorType, cols: usize) -> Result<(), Gpu
             let old = if add { f64::from(before[m * 128 + n]) } else { 0.0 };
             old + if with_bias { f64::from(bias[n]) } else { 0.0 }
         };
-        let epilogue = Epilogue { bias: with_bias.then(|| bbias.all()), add };
+        let epilogue = Epilogue { bias: with_bias.then(|| bbias.all()), add, later: false };
         for (tile, rows) in TILES.into_iter().zip([5, 5, most]) {
             let by = lab.buffer(&before).await?;
             let (bx, by) = (Mat::new(&bx, cols as u32), Mat::new(&by, 128));

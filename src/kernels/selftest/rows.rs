@@ -4,6 +4,7 @@ use super::lab::{Lab, allowed};
 use crate::gpu::{Buffer, GpuError};
 use crate::kernels::quantise::{Form, Quants, Target};
 use crate::kernels::rope::{Cache, Heads, Pairs, Positions, Row};
+use crate::kernels::split::Pieces;
 use crate::kernels::{Mat, copy_pages, gather, half, head, quantise, rms_norm, rope, swiglu};
 
 pub async fn check(lab: &mut Lab) -> Result<(), GpuError> {
@@ -20,30 +21,43 @@ pub async fn check(lab: &mut Lab) -> Result<(), GpuError> {
     Ok(())
 }
 
+/// In every form, of x as it is and with two pieces of a product that are still to be added to it.
 async fn norm(lab: &mut Lab) -> Result<(), GpuError> {
     let (rows, cols, eps) = (3, 576, 1e-5f32);
-    let (x, w) = (lab.numbers(rows * cols, 3.0), lab.numbers(cols, 1.0));
-    let (bx, bw, by) = (lab.buffer(&x).await?, lab.buffer(&w).await?, lab.zeros(rows * cols).await?);
-    let ld = cols as u32;
-    rms_norm::rms_norm(&mut lab.rec, Mat::new(&bx, ld), bw.all(), Mat::new(&by, ld), ld, rows as u32, eps);
-    let got: Vec<f32> = lab.words(&by, rows * cols).await?;
-    let wanted: Vec<_> = x
-        .chunks(cols)
-        .flat_map(|row| {
-            let scale = rms(row, eps);
-            row.iter().zip(&w).map(move |(x, w)| f64::from(*x) * scale * f64::from(*w))
-        })
-        .map(|v| (v, allowed(v.abs())))
-        .collect();
-    lab.compare(&rms_norm::variant(Form::Floats).label, got, &wanted);
+    let (x, w, pieces) = (lab.numbers(rows * cols, 3.0), lab.numbers(cols, 1.0), lab.numbers(2 * rows * cols, 1.0));
+    let sum: Vec<f32> = (0..rows * cols).map(|i| x[i] + pieces[i] + pieces[rows * cols + i]).collect();
+    let (bw, bp, by) = (lab.buffer(&w).await?, lab.buffer(&pieces).await?, lab.zeros(rows * cols).await?);
     let bh = lab.zeros(rows * cols / 2).await?;
-    rms_norm::rms_norm_to(&mut lab.rec, Mat::new(&bx, ld), bw.all(), Target::half(bh.all(), ld), ld, rows as u32, eps);
-    halves(lab, &rms_norm::variant(Form::Half).label, &bh, &wanted).await?;
+    let ld = cols as u32;
     let q = Quants::new(&lab.gpu, rows as u32, ld).await?;
-    for both in [false, true] {
-        let target = Target::q8(&q, Mat::new(&by, ld), both);
-        rms_norm::rms_norm_to(&mut lab.rec, Mat::new(&bx, ld), bw.all(), target, ld, rows as u32, eps);
-        eight(lab, &rms_norm::variant(target.form()).label, &q, &wanted, cols).await?;
+    for with_pieces in [false, true] {
+        let left = with_pieces.then(|| Pieces { view: bp.all(), count: 2, ld, stride: rows as u32 * ld });
+        let all = if with_pieces { &sum } else { &x };
+        let wanted: Vec<_> = all
+            .chunks(cols)
+            .flat_map(|row| {
+                let scale = rms(row, eps);
+                row.iter().zip(&w).map(move |(x, w)| f64::from(*x) * scale * f64::from(*w))
+            })
+            .map(|v| (v, allowed(v.abs())))
+            .collect();
+        let floats = Mat::new(&by, ld);
+        for target in [Target::floats(floats), Target::half(bh.all(), ld), Target::q8(&q, floats, false), Target::q8(&q, floats, true)] {
+            // Pieces are added to x itself.
+            let bx = lab.buffer(&x).await?;
+            rms_norm::rms_norm_to(&mut lab.rec, Mat::new(&bx, ld), left, bw.all(), target, ld, rows as u32, eps);
+            let label = rms_norm::variant(target.form(), with_pieces).label;
+            match target.form() {
+                Form::Floats => {
+                    let got: Vec<f32> = lab.words(&by, rows * cols).await?;
+                    lab.compare(&label, got, &wanted);
+                    let added: Vec<f32> = lab.words(&bx, rows * cols).await?;
+                    lab.compare(&label, added, &all.iter().map(|v| (f64::from(*v), allowed(f64::from(v.abs())))).collect::<Vec<_>>());
+                }
+                Form::Half => halves(lab, &label, &bh, &wanted).await?,
+                Form::Q8 | Form::Both => eight(lab, &label, &q, &wanted, cols).await?,
+            }
+        }
     }
     Ok(())
 }
