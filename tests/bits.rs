@@ -130,8 +130,13 @@ fn paths(place: &str, engine: &mut Engine, prompts: &[Vec<u32>], prefix: usize, 
     let (bits, usage) = read(engine, &[all[5]], all[5].len() - 1);
     assert_eq!(bits[0], wanted[5], "{place}: a prefix of all but one token");
     assert!(usage.reused as usize >= prefix, "{place}: a longer prefix starts from the shorter one");
+    let with_cache = engine.gpu().memory_in_use();
     engine.set_cache_budget(0);
     assert_eq!(engine.cache_usage(), (0, 0));
+    let without = engine.gpu().memory_in_use();
+    assert!(without < with_cache, "{place}: eviction by a lower budget gives memory back");
+    engine.clear_cache();
+    assert_eq!(engine.gpu().memory_in_use(), without, "{place}: and all of it");
     let (bits, usage) = read(engine, &all[..3], prefix);
     assert_eq!((&bits[..], usage.reused), (&wanted[..3], 0), "{place}: after eviction");
     engine.set_cache_budget(1 << 26);
@@ -406,8 +411,12 @@ fn states_and_steps() {
         engine.set_cache_budget(0);
         block_on(engine.generate(&text, 5, &[], &mut |_| go())).unwrap();
         assert_eq!(on_state(&mut engine, id), wanted[2], "{model}: held under pressure, after generation");
+        let held = engine.gpu().memory_in_use();
         engine.close_state(id).unwrap();
         assert_eq!(engine.cache_usage().0, 0);
+        let left = engine.gpu().memory_in_use();
+        engine.clear_cache();
+        assert!(left < held && engine.gpu().memory_in_use() == left, "{model}: a closed state's memory is given back");
 
         let prompts = prompts(7, 45, 9);
         let wanted = alone(&mut engine, &prompts);

@@ -43,8 +43,7 @@ impl Case {
     pub fn decide(&mut self) -> Result<ResultRow, Failure> {
         let rows = vec![&self.prompted];
         let together = Together { how: how(&rows, Mode::Auto), rows };
-        let mut results = decide(&[together], &self.facts, &mut self.runner)?;
-        results.pop().ok_or_else(|| Failure::other("the model gave no reading"))
+        decide(&[together], &self.facts, &mut self.runner).all()?.pop().ok_or_else(|| Failure::other("the model gave no reading"))
     }
 }
 

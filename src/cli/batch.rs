@@ -108,6 +108,8 @@ pub struct Read {
     pub prefill_seconds: f64,
     /// Everything after the prefixes.
     pub forward_seconds: f64,
+    /// What stopped it after the readings that there are.
+    pub stopped: Option<Failure>,
 }
 
 /// A prefix that was read.
@@ -158,6 +160,21 @@ struct Gathered {
     hit: bool,
     /// A prefix was wanted, and there was no memory to keep it.
     without: bool,
+    /// Logits that are no numbers: nothing more is read.
+    broken: Option<Failure>,
+}
+
+impl Gathered {
+    /// Prompts of a row that are to be read next, up to this one; as many as are read where it is finished.
+    fn upto(&self, row: &Prompted, orderings: Option<Orderings>) -> usize {
+        let (read, all) = (self.readings.len(), row.prompts.len());
+        match orderings {
+            _ if self.broken.is_some() => read,
+            Some(Orderings::Adaptive { confidence }) if settled(&self.by_option, all, confidence) => read,
+            Some(Orderings::Adaptive { .. }) => (read + 1).max(2).min(all),
+            _ => all,
+        }
+    }
 }
 
 /// Rows of one state and how they are read.
@@ -167,41 +184,54 @@ pub struct Together<'a> {
     pub how: How,
 }
 
+/// What was decided, and what stopped the rest.
+#[derive(Debug, Default)]
+pub struct Decided {
+    /// One for each row, in order; none where it was not finished.
+    pub rows: Vec<Option<ResultRow>>,
+    pub stopped: Option<Failure>,
+}
+
+impl Decided {
+    /// All rows.
+    ///
+    /// # Errors
+    /// What stopped it.
+    pub fn all(self) -> Result<Vec<ResultRow>, Failure> {
+        match self.stopped {
+            Some(failure) => Err(failure),
+            None => Ok(self.rows.into_iter().flatten().collect()),
+        }
+    }
+}
+
 /// What a row says of itself whose prefix could not be kept.
 const NO_ROOM: &str = "the state was read with each prompt: GPU memory is too short to keep it";
 
 /// Reads rows that belong together and makes their results, part by part. All prompts of all rows go in one reading where the rows are shared,
-/// one after the other otherwise; adaptive orderings take rounds until every row is settled.
-///
-/// # Errors
-/// The scorer's, with the place of the row; logits that are not finite numbers.
-pub fn decide(parts: &[Together<'_>], facts: &Facts, scorer: &mut dyn Scorer) -> Result<Vec<ResultRow>, Failure> {
+/// one after the other otherwise; adaptive orderings take rounds until every row is settled. A failure of the scorer comes with the place of
+/// a row and leaves the rows that were finished before it; logits that are not finite numbers leave all other rows.
+pub fn decide(parts: &[Together<'_>], facts: &Facts, scorer: &mut dyn Scorer) -> Decided {
     let start = Instant::now();
     let rows: Vec<(usize, &Prompted)> = parts.iter().enumerate().flat_map(|(p, part)| part.rows.iter().map(move |row| (p, *row))).collect();
     let mut gathered: Vec<Gathered> = rows.iter().map(|_| Gathered { hit: true, ..Gathered::default() }).collect();
     let shared = parts.iter().all(|part| matches!(part.how, How::Shared { .. }));
-    loop {
+    let mut stopped = None;
+    while stopped.is_none() {
         // The next round: (row, prompt) of everything that is still wanted.
         let mut round: Vec<(usize, usize)> = Vec::new();
         for (i, ((_, row), so_far)) in rows.iter().zip(&gathered).enumerate() {
-            let (read, all) = (so_far.readings.len(), row.prompts.len());
-            let upto = match facts.orderings {
-                Some(Orderings::Adaptive { confidence }) if settled(&so_far.by_option, all, confidence) => read,
-                Some(Orderings::Adaptive { .. }) => (read + 1).max(2).min(all),
-                _ => all,
-            };
-            round.extend((read..upto).map(|prompt| (i, prompt)));
+            round.extend((so_far.readings.len()..so_far.upto(row, facts.orderings)).map(|prompt| (i, prompt)));
         }
         if round.is_empty() {
             break;
         }
-        for asks in round.chunks(if shared { round.len() } else { 1 }) {
-            read_round(parts, &rows, asks, facts, scorer, &mut gathered)?;
-        }
+        let mut asks = round.chunks(if shared { round.len() } else { 1 });
+        stopped = asks.find_map(|asks| read_round(parts, &rows, asks, facts, scorer, &mut gathered).err());
     }
     let seconds = start.elapsed().as_secs_f64() / rows.len().max(1) as f64;
     let timings: Vec<Option<SharedTiming>> = (0..parts.len()).map(|p| timing(parts, p, &rows, &gathered)).collect();
-    let result = |((p, row), gathered): (&(usize, &Prompted), &Gathered)| {
+    let result = |(p, row): &(usize, &Prompted), gathered: &Gathered| {
         let mut result = result_row(row, gathered, facts, row.prepare_seconds + seconds.max(gathered.part))?;
         let how = if gathered.without { How::Direct } else { parts[*p].how };
         result.serving_config.mode = how.name().to_owned();
@@ -219,9 +249,21 @@ pub fn decide(parts: &[Together<'_>], facts: &Facts, scorer: &mut dyn Scorer) ->
             (How::Shared { .. }, Some(timing)) => result.shared_timing = Some(timing.clone()),
             _ => {}
         }
-        Ok(result)
+        Ok::<_, Failure>(result)
     };
-    rows.iter().zip(&gathered).map(result).collect()
+    let mut decided = Decided { rows: Vec::new(), stopped };
+    for (row, gathered) in rows.iter().zip(&mut gathered) {
+        let finished = gathered.upto(row.1, facts.orderings) == gathered.readings.len();
+        let made = match gathered.broken.take() {
+            Some(failure) => Err(failure),
+            None => finished.then(|| result(row, gathered)).transpose(),
+        };
+        decided.rows.push(made.unwrap_or_else(|failure| {
+            decided.stopped.get_or_insert(failure);
+            None
+        }));
+    }
+    decided
 }
 
 /// One reading of some prompts of some rows; each row gets its part of the time.
@@ -246,7 +288,7 @@ fn read_round(
     // New tokens of all prefixes, and of everything after them.
     let prefill: usize = (0..by_part.len()).map(|part| kept(part).tokens - kept(part).reused).sum();
     let own = |part: usize| wanted.parts[part].prompts.iter().map(move |p| p.len() - kept(part).tokens);
-    let suffixes: usize = (0..by_part.len()).flat_map(own).sum();
+    let suffixes: usize = (0..by_part.len()).flat_map(own).take(read.readings.len()).sum();
     let mut readings = read.readings.into_iter();
     for (part, asks) in by_part.iter().enumerate() {
         let kept = kept(part);
@@ -258,11 +300,19 @@ fn read_round(
         for (row, prompt) in asks.iter() {
             let (so_far, row) = (&mut gathered[*row], rows[*row].1);
             let prompt = &row.prompts[*prompt];
-            let mut reading = readings.next().ok_or_else(|| Failure::other(format!("{}: the model gave no reading", row.place)))?;
+            let Some(mut reading) = readings.next() else {
+                let failure = read.stopped.unwrap_or_else(|| Failure::other("the model gave no reading"));
+                return Err(at(&row.place, failure));
+            };
             reading.logits.truncate(row.slots.len());
             if facts.orderings.is_some() {
-                let by_option = log_probabilities(&prompt.order, &reading.logits).map_err(|e| nonsense(&row.place, &e))?;
-                so_far.by_option.push(by_option);
+                match log_probabilities(&prompt.order, &reading.logits) {
+                    Ok(by_option) => so_far.by_option.push(by_option),
+                    Err(error) => {
+                        so_far.broken.get_or_insert_with(|| nonsense(&row.place, &error));
+                        continue;
+                    }
+                }
             }
             so_far.readings.push(reading);
             let own = prompt.tokens.len() - kept.tokens;
@@ -276,7 +326,7 @@ fn read_round(
             so_far.without |= wanted.parts[part].prefix.is_some_and(|prefix| prefix > kept.tokens);
         }
     }
-    Ok(())
+    read.stopped.map_or(Ok(()), Err)
 }
 
 /// What a part took, for each of its rows; none where nothing was kept.
@@ -377,28 +427,33 @@ pub fn run<S: Store>(
         let ready = |i: &usize| if let Planned::Ready(row) = &planned[*i] { Some(row) } else { None };
         let parts: Vec<Together<'_>> =
             unit.parts.iter().map(|part| Together { rows: part.rows.iter().filter_map(ready).collect(), how: part.how }).collect();
-        let results = match decide(&parts, facts, scorer) {
-            Err(failure) if failure.exit == Exit::Interrupted => {
-                tally.interrupted = true;
-                break;
-            }
-            other => other?,
-        };
-        let mut results = results.into_iter();
+        let decided = decide(&parts, facts, scorer);
+        let mut results = decided.rows.into_iter();
         for index in unit.rows() {
             let line = match &planned[index] {
                 Planned::Refused(refused) => {
                     tally.refused += 1;
                     serde_json::to_string(refused)
                 }
-                Planned::Ready(row) => {
+                Planned::Ready(_) => {
+                    let Some(result) = results.next().flatten() else { continue };
                     tally.decided += 1;
-                    let result = results.next().ok_or_else(|| Failure::other(format!("{}: the model gave no reading", row.place)))?;
                     serde_json::to_string(&result)
                 }
             };
             out.put(index, line.map_err(|e| Failure::other(format!("a result cannot be written: {e}")))?)?;
             tick();
+        }
+        match decided.stopped {
+            Some(failure) if failure.exit == Exit::Interrupted => {
+                tally.interrupted = true;
+                break;
+            }
+            Some(failure) => {
+                out.finish()?;
+                return Err(failure);
+            }
+            None => {}
         }
     }
     out.finish()?;

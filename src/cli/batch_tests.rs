@@ -12,7 +12,7 @@ use super::output::{Output, Store};
 use super::resume::{Expected, resume};
 use super::schedule::Mode;
 use crate::decision::result::RefusedRow;
-use crate::decision::{Json, ModelRef, ServingConfig};
+use crate::decision::{Json, ModelRef, Orderings, ServingConfig};
 
 /// Logits from the tokens; can fail or ask to stop at a given call.
 #[derive(Default)]
@@ -245,6 +245,42 @@ fn two_writers_exclude_each_other() {
     let failure = go(&path, true, &mut Fake::default()).unwrap_err();
     assert!(failure.message.contains("another process"), "{}", failure.message);
     drop(first);
+}
+
+/// Logits of one row that are no numbers cost that row alone: the others of its unit are written, or wait, and the run says which it was.
+#[test]
+fn nonsense_in_one_row_leaves_the_others_of_its_unit() {
+    struct OneNan;
+    impl Scorer for OneNan {
+        fn read(&mut self, wanted: &Wanted<'_>) -> Result<Read, Failure> {
+            let logit = |p: &&[u32]| if p[p.len() - 1] == 1 { f32::NAN } else { 0.5 };
+            let prompts = wanted.parts.iter().flat_map(|part| &part.prompts);
+            let readings = prompts.map(|p| Reading { logits: vec![0.0, logit(p)], ..Reading::default() }).collect();
+            let kept = wanted.parts.iter().map(|part| Kept { tokens: part.prefix.unwrap_or(0), reused: 0 }).collect();
+            Ok(Read { readings, kept, ..Read::default() })
+        }
+    }
+    let row = |n: u32, orderings: Option<Orderings>| {
+        let mut row = ready(n + 1);
+        let Planned::Ready(ready) = &mut row else { panic!() };
+        ready.state_key = "one".into();
+        let orders = orderings.map_or_else(|| vec![vec![0, 1]], |o| o.orders(2).unwrap());
+        let prompt = |order: Vec<usize>| Prompt { tokens: [7; 20].into_iter().chain([n]).collect(), sha256: format!("{order:?}"), order };
+        ready.prompts = orders.into_iter().map(prompt).collect();
+        row
+    };
+    for orderings in [None, Some(Orderings::Reverse), Some(Orderings::Adaptive { confidence: 1.0 })] {
+        let planned: Vec<Planned> = (0..4).map(|n| row(n, orderings)).collect();
+        let facts = Facts { orderings, ..facts() };
+        let dir = folder();
+        let (path, waiting) = (dir.path().join("out"), dir.path().join("waiting"));
+        let mut out = Held::new(Output::create(&path).unwrap(), 0, Some(waiting.clone()));
+        let failure = run(&planned, &facts, &mut OneNan, &mut out, &NEVER, &mut || ()).unwrap_err();
+        assert!(failure.exit == Exit::Gpu && failure.message.contains("line 2"), "{}", failure.message);
+        drop(out);
+        let count = |path| untimed(&std::fs::read(path).unwrap()).len();
+        assert_eq!((count(&path), count(&waiting)), (1, 2), "{orderings:?}");
+    }
 }
 
 #[test]

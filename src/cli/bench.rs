@@ -1,7 +1,5 @@
 //! `semif bench`: measurements on this machine, as a table or JSON.
 
-use std::ops::ControlFlow;
-
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -324,7 +322,7 @@ fn shared(args: &SharedArgs) -> Result<Exit, Failure> {
         bar.set_message(path);
         bar.set_length(all as u64);
         bar.set_position(done as u64);
-        if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        interrupt::go_on()
     }));
     bar.finish_and_clear();
     let report: Report = report?;

@@ -1,7 +1,5 @@
 //! `semif bench kernels`: every kernel of the ladder's models at its true shapes, without a model file.
 
-use std::ops::ControlFlow;
-
 use clap::Args;
 
 use crate::bench::kernels::{self, KernelReport, Options, Report};
@@ -71,7 +69,7 @@ pub fn run(args: &KernelsArgs) -> Result<Exit, Failure> {
     interrupt::graceful();
     let report = pollster::block_on(kernels::run(&gpu, &options, &mut |what| {
         super::fail::say!("{what}");
-        if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        interrupt::go_on()
     }))?;
     let adapter = &gpu.info().adapter;
     if args.json {

@@ -174,7 +174,7 @@ pub fn write(engine: &mut Engine, prompt: &ChatPrompt, room: usize, version: Str
         }
         // Writing can take minutes on a slow adapter; what is there when it is stopped is still shown.
         interrupt::graceful();
-        if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        interrupt::go_on()
     };
     let generation = pollster::block_on(engine.generate(&prompt.tokens, room, &stop, &mut on_token))?;
     if live {

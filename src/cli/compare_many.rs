@@ -69,7 +69,7 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
     let rows_of_state: Vec<&Prompted> = prompted.iter().collect();
     let together = Together { how: how(&rows_of_state, Mode::Auto), rows: rows_of_state };
     let start = Instant::now();
-    let direct = decide(&[together], &facts, &mut runner)?;
+    let direct = decide(&[together], &facts, &mut runner).all()?;
     let direct_seconds = start.elapsed().as_secs_f64();
     let mut generated = write(&mut runner.engine, &prompt, room, baseline.version)?;
     let parsed: Result<Vec<Answer>, Vec<String>> = match verbose {

@@ -1,7 +1,6 @@
 //! `semif generate`: greedy continuation.
 
 use std::io::IsTerminal as _;
-use std::ops::ControlFlow;
 
 use serde::Serialize;
 
@@ -61,7 +60,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
     let mut on_token = |_| {
         // What was generated when it is stopped is still printed; before the first token there is nothing to wait for.
         interrupt::graceful();
-        if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        interrupt::go_on()
     };
     let made = pollster::block_on(runner.engine.generate(&tokens, args.max_new as usize, &stop, &mut on_token))?;
     profile::report(&mut runner.engine)?;

@@ -1,5 +1,6 @@
 //! Ctrl-C: at once where nothing is kept, after the current row where results are.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Set by the first Ctrl-C of a command that asked for a graceful stop.
@@ -33,4 +34,9 @@ pub fn graceful_while<T>(work: impl FnOnce() -> T) -> T {
 /// True once a graceful stop was asked for.
 pub fn asked() -> bool {
     STOP.load(Ordering::Relaxed)
+}
+
+/// The same for work that asks whether it shall go on.
+pub fn go_on() -> ControlFlow<()> {
+    if asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }

@@ -1,6 +1,7 @@
 //! States, orderings and results that wait for their turn, with a model made of arithmetic: every mode writes the same results in the same
 //! order, and an interruption at any step loses nothing that was finished.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -26,16 +27,20 @@ struct Fake {
     full: bool,
     /// 30 where nothing is said.
     portion: usize,
+    /// A failing call has read so many prompts.
+    finishes: usize,
 }
 
 impl Scorer for Fake {
     fn read(&mut self, wanted: &Wanted<'_>) -> Result<Read, Failure> {
-        if let Some((at, failure)) = &self.fail_at
-            && *at == self.calls.len()
-        {
-            return Err(failure.clone());
-        }
-        self.calls.push(wanted.parts.iter().map(|part| part.prompts.len()).sum());
+        let fails = self.fail_at.as_ref().filter(|(at, _)| *at == self.calls.len()).map(|(_, failure)| failure.clone());
+        let all: usize = wanted.parts.iter().map(|part| part.prompts.len()).sum();
+        let (stopped, read) = match fails {
+            Some(failure) if self.finishes == 0 => return Err(failure),
+            Some(failure) => (Some(failure), self.finishes.min(all)),
+            None => (None, all),
+        };
+        self.calls.push(read);
         let (mut readings, mut kept) = (Vec::new(), Vec::new());
         for part in &wanted.parts {
             let prefix = part.prefix.unwrap_or(0);
@@ -53,7 +58,8 @@ impl Scorer for Fake {
                 Reading { logits: wanted.slots.iter().enumerate().map(logit).collect(), lse: None, argmax: None }
             }));
         }
-        Ok(Read { readings, kept, prefill_seconds: 0.5, forward_seconds: 0.25 })
+        readings.truncate(read);
+        Ok(Read { readings, kept, prefill_seconds: 0.5, forward_seconds: 0.25, stopped })
     }
 
     fn portion(&self) -> usize {
@@ -260,6 +266,39 @@ fn an_interruption_loses_nothing_finished() {
                 }
             }
         }
+    }
+}
+
+/// What a reading had finished when it was stopped is written, and so are rows that were settled in rounds before.
+#[test]
+fn a_stopped_reading_keeps_what_it_finished() {
+    let dir = folder();
+    for orderings in [None, Some(Orderings::Rotations), Some(Orderings::Adaptive { confidence: 0.8 })] {
+        let whole = dir.path().join("whole");
+        let mut fresh = Fake { portion: 500, ..Fake::default() };
+        go(&whole, Mode::Shared, orderings, &mut fresh).unwrap();
+        let wanted = results(&whole);
+        for failure in [Failure::interrupted(""), Failure::other("the GPU is gone")] {
+            for (at, finishes) in (0..fresh.calls.len()).flat_map(|at| (0..7).map(move |finishes| (at, finishes))) {
+                let path = dir.path().join("out");
+                let mut fake = Fake { portion: 500, fail_at: Some((at, failure.clone())), finishes, ..Fake::default() };
+                let first = go(&path, Mode::Shared, orderings, &mut fake);
+                assert!(first.map_or_else(|failed| failed.message.contains("the GPU is gone"), |tally| tally.interrupted));
+                // A line that has waited may be in both files.
+                let there = [path.clone(), waiting_path(&path)].into_iter().filter(|path| path.exists());
+                let kept = there.flat_map(|path| lines(&path)).map(|l| l.get("id").unwrap().to_string()).collect::<HashSet<_>>().len();
+                if orderings.is_none() {
+                    assert_eq!(kept, fake.calls.iter().sum::<usize>(), "{failure:?} at {at} after {finishes}");
+                } else if let (Some(Orderings::Adaptive { .. }), true) = (orderings, at > 0) {
+                    assert!(kept > 0, "some rows are settled after the first round");
+                }
+                let mut rest = Fake { portion: 500, ..Fake::default() };
+                go(&path, Mode::Shared, orderings, &mut rest).unwrap();
+                assert_eq!(results(&path), wanted, "{orderings:?} {failure:?} at {at} after {finishes}");
+                std::fs::remove_file(&path).unwrap();
+            }
+        }
+        std::fs::remove_file(&whole).unwrap();
     }
 }
 

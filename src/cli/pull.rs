@@ -87,7 +87,7 @@ impl Reporter {
             Event::Restarted => self.line("the file changed on the server; beginning anew"),
             Event::Hashing { done, total } => self.show("verifying", done, total),
         }
-        if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        interrupt::go_on()
     }
 
     /// Takes the bar away.

@@ -1,14 +1,13 @@
 //! A model on a GPU, as commands use it: opened with a progress bar, asked, and described for result rows.
 
 use std::io::IsTerminal as _;
-use std::ops::ControlFlow;
 use std::str::FromStr as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::decision::{ModelRef, ServingConfig};
-use crate::engine::{Ask, Engine, EngineError, ErrorKind, Group, LoadOptions, LoadProgress, Precision, SharedAsk};
+use crate::engine::{Ask, Engine, EngineError, ErrorKind, Group, GroupsReading, LoadOptions, LoadProgress, Precision, SharedAsk};
 use crate::gguf::ByteSource;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::hub::{Event, Hub, HubError, Ladder, PullOptions};
@@ -105,7 +104,7 @@ pub fn model_ref(file: &ModelFile) -> Result<ModelRef, Failure> {
         if let Event::Hashing { done, .. } = event {
             bar.set_position(done);
         }
-        if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        interrupt::go_on()
     });
     bar.finish_and_clear();
     let provenance = local?.provenance;
@@ -119,8 +118,10 @@ pub fn model_ref(file: &ModelFile) -> Result<ModelRef, Failure> {
 fn refusal(error: EngineError, max_tokens: u32) -> Failure {
     let mut advice = String::new();
     if let EngineError::TooLarge { plan, available } = &error {
-        let fixed = plan.total().saturating_sub(plan.cache);
-        let tokens = (*available).saturating_sub(fixed) / (plan.cache / u64::from(max_tokens).max(1)).max(1);
+        // Only keys and values grow with the tokens.
+        let by_tokens = plan.cache.saturating_sub(plan.states);
+        let fixed = plan.total().saturating_sub(by_tokens);
+        let tokens = u128::from(available.saturating_sub(fixed)) * u128::from(max_tokens) / u128::from(by_tokens.max(1));
         // A budget too short for a decision would be no help.
         if tokens >= 512 {
             advice = format!("; it would fit with --max-tokens {}", tokens / 64 * 64);
@@ -181,7 +182,7 @@ impl Runner {
                     bar.enable_steady_tick(Duration::from_millis(120));
                 }
             }
-            if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            interrupt::go_on()
         }));
         bar.finish_and_clear();
         let mut engine = loaded.map_err(|error| {
@@ -211,25 +212,27 @@ impl Runner {
 impl Scorer for Runner {
     fn read(&mut self, wanted: &Wanted<'_>) -> Result<Read, Failure> {
         let labels = wanted.slots.to_vec();
-        let mut go_on = || if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        let mut go_on = interrupt::go_on;
         if let [WantedPart { prompts, prefix: None }] = &wanted.parts[..]
             && let [prompt] = prompts[..]
         {
             let ask = Ask { labels, stats: self.mass, ..Ask::default() };
-            let logits = pollster::block_on(self.engine.logits(prompt, &ask))?;
+            let logits = pollster::block_on(self.engine.logits_with(prompt, &ask, &mut go_on))?;
             let reading = Reading { logits: logits.labels, lse: logits.lse, argmax: logits.argmax };
             return Ok(Read { readings: vec![reading], forward_seconds: logits.forward_seconds, ..Read::default() });
         }
         let ask = SharedAsk { labels, stats: self.mass, prefix: 0 };
         let parts = wanted.parts.iter();
         let groups: Vec<Group<'_>> = parts.map(|p| Group { prompts: p.prompts.clone(), prefix: p.prefix.unwrap_or(0) }).collect();
-        let read = pollster::block_on(self.engine.read_groups(&groups, &ask, &mut go_on))?;
+        let mut read = GroupsReading::default();
+        let done = pollster::block_on(self.engine.read_groups_into(&groups, &ask, &mut go_on, &mut read));
         let reading = |r: crate::engine::Reading| Reading { logits: r.labels, lse: r.lse, argmax: r.argmax };
         Ok(Read {
             readings: read.readings.into_iter().flatten().map(reading).collect(),
             kept: read.prefixes.iter().map(|p| Kept { tokens: p.tokens as usize, reused: p.reused as usize }).collect(),
             prefill_seconds: read.prefill_seconds,
             forward_seconds: read.suffix_seconds,
+            stopped: done.err().map(Failure::from),
         })
     }
 
@@ -246,11 +249,12 @@ mod tests {
 
     #[test]
     fn what_is_too_large_comes_with_advice() {
-        let error = |available| {
+        let with_states = |states, available| {
             let weights = [(Class::Embedding, 500_000_000), (Class::FeedForward, 2_500_000_000)].into_iter().collect();
-            let plan = MemoryPlan { weights, cache: 400_000_000, scratch: 200_000_000 };
+            let plan = MemoryPlan { weights, cache: 400_000_000, states, scratch: 200_000_000 };
             refusal(EngineError::TooLarge { plan: Box::new(plan), available }, 4096)
         };
+        let error = |available| with_states(0, available);
         let shorter = error(3_400_000_000);
         assert_eq!(shorter.exit, Exit::Gpu);
         for part in
@@ -258,6 +262,9 @@ mod tests {
         {
             assert!(shorter.message.contains(part), "{}", shorter.message);
         }
+        // A state is as large for fewer tokens: 0.1 of the 0.3 GB that grow with them are left, for a third of the tokens.
+        let with_state = with_states(100_000_000, 3_400_000_000).message;
+        assert!(with_state.ends_with("; it would fit with --max-tokens 1344"), "{with_state}");
         let smaller = error(2_900_000_000).message;
         assert!(smaller.ends_with("; MiniCPM5 2B would fit: --model minicpm5-2b"), "{smaller}");
         let none = error(100_000_000).message;

@@ -106,6 +106,8 @@ pub struct Decisions {
     /// Tokens of each group's prompts.
     lengths: Vec<Vec<usize>>,
     gathered: Vec<Decided>,
+    /// What has been gathered of the run: readings of each group, and its seconds.
+    seen: (Vec<usize>, f64, f64),
 }
 
 impl Decisions {
@@ -140,8 +142,9 @@ impl Decisions {
         let lengths = groups.iter().map(|g| g.prompts.iter().map(Vec::len).collect()).collect();
         let labels = rows.iter().map(|row| &row.slots).max_by_key(|slots| slots.len()).cloned().unwrap_or_default();
         let gathered = vec![Decided::default(); rows.len()];
+        let seen = (vec![0; owners.len()], 0.0, 0.0);
         let run = SharedRun::of_groups(groups, SharedAsk { labels, stats, prefix: 0 });
-        Self { rows, run, owners, lengths, gathered }
+        Self { rows, run, owners, lengths, gathered, seen }
     }
 
     /// The rows.
@@ -155,7 +158,7 @@ impl Decisions {
     }
 
     /// Runs the next few prompts and gives the rows that are now decided. All are when it gives none and [`Decisions::progress`] is at
-    /// its end. After an error the step can be tried again.
+    /// its end. After an error the step can be tried again, and gives what the failed one finished too.
     ///
     /// # Errors
     /// As [`Engine::read_shared`].
@@ -164,10 +167,10 @@ impl Decisions {
         engine: &mut Engine,
         progress: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Vec<(usize, Decided)>, EngineError> {
-        let before: Vec<usize> = self.run.read().readings.iter().map(Vec::len).collect();
-        let (prefill, suffix) = (self.run.read().prefill_seconds, self.run.read().suffix_seconds);
         self.run.step(engine, progress).await?;
         let read = self.run.read();
+        let now = (read.readings.iter().map(Vec::len).collect(), read.prefill_seconds, read.suffix_seconds);
+        let (before, prefill, suffix) = std::mem::replace(&mut self.seen, now);
         let (prefill, suffix) = (read.prefill_seconds - prefill, read.suffix_seconds - suffix);
         let new = |g: usize| before[g]..read.readings[g].len();
         let own = |g: usize, i: usize| self.lengths[g][i] - read.prefixes[g].tokens as usize;

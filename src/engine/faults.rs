@@ -2,10 +2,11 @@
 //!
 //! Needs the tiny models in the folder `SEMIF_TEST_MODELS` (`./test` makes them).
 
-use super::{Ask, Engine, EngineError, Group, LoadOptions, RunGroup, SharedAsk, SharedRun};
+use super::{Ask, Engine, EngineError, Group, GroupsReading, LoadOptions, RunGroup, SharedAsk, SharedRun};
 use crate::gguf::MemorySource;
 use crate::gpu::faults::{Stage, order::Order};
 use crate::gpu::{Gpu, GpuError, GpuOptions};
+use crate::model::Cache;
 use pollster::block_on;
 use std::ops::ControlFlow;
 
@@ -195,4 +196,91 @@ fn open_states_are_read_again() {
         block_on(engine.update_state(id, &state, &mut go)).unwrap();
         assert_eq!(asked(&mut engine, id), (wanted.clone(), 40), "{stage:?}: held again");
     }
+    // Asking alone holds it again, for a fork too.
+    let fork = engine.fork_state(id).unwrap();
+    engine.forget_prefixes();
+    assert_eq!(asked(&mut engine, id), (wanted.clone(), 0), "forgotten");
+    engine.set_cache_budget(0);
+    for id in [id, fork] {
+        assert_eq!(asked(&mut engine, id), (wanted.clone(), 40), "held without room for anything else");
+        engine.close_state(id).unwrap();
+    }
+    assert_eq!((engine.cache.allocated(), engine.cache_usage()), (0, (0, 0)), "all is given back");
+}
+
+/// What was finished before a fault or a cancel stays: portions of 8 prompts, as 512 labels allow.
+#[test]
+fn finished_portions_stay() {
+    let Some(file) = file("qwen3-tiny-Q4_0") else { return };
+    let mut engine = load(&file);
+    let prompts: Vec<Vec<u32>> = (0..20).map(|own| (0..20).chain([100 + own, 5]).collect()).collect();
+    let half = |from: usize| Group { prompts: prompts[from..from + 10].iter().map(Vec::as_slice).collect(), prefix: 20 };
+    let groups = [half(0), half(10)];
+    let ask = SharedAsk { labels: (0..512).collect(), ..ask() };
+    let mut whole = GroupsReading::default();
+    block_on(engine.read_groups_into(&groups, &ask, &mut go, &mut whole)).unwrap();
+    assert_eq!(whole.prefixes.iter().map(|p| p.reused).collect::<Vec<_>>(), [0, 20], "one prefix for both");
+    for error in [GpuError::Validation("a test".into()), GpuError::OutOfMemory { what: "a test".into(), needed: 1, detail: String::new() }]
+    {
+        engine.gpu().order(Some(Order { stage: Stage::Read, after: 1, error: error.clone() }));
+        let mut read = GroupsReading::default();
+        let result = block_on(engine.read_groups_into(&groups, &ask, &mut go, &mut read));
+        let counts: Vec<usize> = read.readings.iter().map(Vec::len).collect();
+        match error {
+            GpuError::Validation(_) => assert!(result.is_err() && counts == [8, 0], "{result:?} {counts:?}"),
+            _ => assert!(result.is_ok() && counts == [10, 10], "{result:?} {counts:?}"),
+        }
+        for (found, wanted) in read.readings.iter().zip(&whole.readings) {
+            assert_eq!(found[..], wanted[..found.len()]);
+        }
+    }
+}
+
+/// Prefixes that are read together stay within the cache budget: as many groups at a time as fit, at least one.
+#[test]
+fn prefixes_fit_the_budget() {
+    for model in ["qwen3-tiny-Q4_0", "qwen35-tiny-lmstudio"] {
+        let Some(file) = file(model) else { return };
+        let mut engine = load(&file);
+        let prompt = |state: u32, own: u32| -> Vec<u32> { (0..30).map(|i| i + 40 * state).chain([own, 5]).collect() };
+        let prompts: Vec<Vec<u32>> = (0..12).map(|i| prompt(i / 2, 300 + i)).collect();
+        let groups: Vec<Group<'_>> =
+            prompts.chunks(2).map(|of_state| Group { prompts: of_state.iter().map(Vec::as_slice).collect(), prefix: 30 }).collect();
+        let wanted = block_on(engine.read_groups(&groups, &ask(), &mut go)).unwrap().readings;
+        let one = Cache::bytes(&engine.config, 30);
+        for (budget, most) in [(0, 1), (one, 1), (2 * one + 1, 2), (5 * one, 5)] {
+            engine.clear_cache();
+            engine.set_cache_budget(budget);
+            assert_eq!(engine.cache.allocated(), 0, "{model}: a lower budget gives back");
+            assert_eq!(engine.fitting(&groups), most, "{model}");
+            let read = block_on(engine.read_groups(&groups, &ask(), &mut go)).unwrap();
+            assert_eq!(read.readings, wanted, "{model}");
+            assert!(read.prefixes.iter().all(|p| p.tokens == 30), "{model}");
+            assert!(engine.cache_usage().1 <= budget, "{model}: {:?} of {budget}", engine.cache_usage());
+            // Slots come in powers of two, and a cache grows to twice its size.
+            assert!(engine.cache.slots() <= 2 * (most as u32).next_power_of_two(), "{model}: {} states", engine.cache.slots());
+        }
+    }
+}
+
+/// States are held against the limits of a buffer, as keys and values are: fewer are then read together.
+#[test]
+fn states_fit_a_buffer() {
+    let Some(file) = file("qwen35-tiny-lmstudio") else { return };
+    let mut engine = load(&file);
+    let one = engine.config.delta.map(|d| u64::from(d.inner() * d.head_dim) * 4).unwrap();
+    let most = 3;
+    engine.cache.set_limit(4 * one - 1);
+    engine.set_cache_budget(1 << 30);
+    let error = block_on(engine.cache.provide(&mut engine.rec, 0, most + 1)).unwrap_err();
+    assert!(error.to_string().contains(&format!("allow {most} states")), "{error}");
+    block_on(engine.cache.provide(&mut engine.rec, 0, most)).unwrap();
+    engine.cache.shrink(&mut engine.rec);
+    let prompts: Vec<Vec<u32>> = (0..10).map(|i| (0..18).map(|t| t + i / 2).chain([300 + i, 5]).collect()).collect();
+    let groups: Vec<Group<'_>> =
+        prompts.chunks(2).map(|of_state| Group { prompts: of_state.iter().map(Vec::as_slice).collect(), prefix: 18 }).collect();
+    let read = block_on(engine.read_groups(&groups, &ask(), &mut go)).unwrap();
+    assert_eq!(read.readings.iter().map(Vec::len).sum::<usize>(), prompts.len());
+    let alone = block_on(engine.logits(&prompts[3], &Ask { labels: ask().labels, ..Ask::default() })).unwrap();
+    assert_eq!(read.readings[1][1].labels, alone.labels);
 }

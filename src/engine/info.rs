@@ -61,6 +61,7 @@ impl ModelInfo {
             memory: MemoryPlan {
                 weights: plan.weight_bytes(),
                 cache: Cache::bytes(config, max_tokens),
+                states: Cache::bytes(config, 0),
                 scratch: Forward::bytes(config, tier, chunk, max_tokens),
             },
             file_bytes: gguf.file_len,

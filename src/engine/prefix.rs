@@ -2,7 +2,7 @@
 
 use super::shared::{Branch, SharedAsk};
 use super::{Engine, EngineError, ErrorKind};
-use crate::model::Sequence;
+use crate::model::{Cache, Sequence};
 use std::ops::ControlFlow;
 
 /// A common start of several prefixes shorter than this is not worth a place of its own.
@@ -115,11 +115,22 @@ impl Engine {
 
     /// What several prefixes that are missing begin with (the instructions), where it is missing too: it is read once, as a prefix of its own.
     pub(super) fn common_start<'a>(&self, wanted: &[&'a [u32]]) -> Option<&'a [u32]> {
-        let missing: Vec<&[u32]> = wanted.iter().copied().filter(|tokens| self.store.exact(tokens).is_none()).collect();
+        let missing = self.missing(wanted);
         let common = if missing.len() > 1 { shared_prefix(&missing) } else { 0 };
         let start = &missing.first()?[..common];
         let covered = self.store.best(start, self.cache.has_states()).map_or(0, |(_, n)| n);
         (common >= LEAST_COMMON && covered < common).then_some(start)
+    }
+
+    /// Prefixes that are not kept yet, each once.
+    pub(super) fn missing<'a>(&self, wanted: &[&'a [u32]]) -> Vec<&'a [u32]> {
+        let mut missing: Vec<&[u32]> = Vec::new();
+        for tokens in wanted {
+            if self.store.exact(tokens).is_none() && !missing.contains(tokens) {
+                missing.push(tokens);
+            }
+        }
+        missing
     }
 
     async fn hold_each(
@@ -130,12 +141,19 @@ impl Engine {
         let mut held = Vec::with_capacity(wanted.len());
         // Prefixes to be made: the place in `held`, and what each starts from.
         let (mut places, mut bases) = (Vec::new(), Vec::new());
-        let mut new_tokens = 0;
+        // Places whose prefix an earlier place makes already.
+        let mut twins: Vec<(usize, usize)> = Vec::new();
+        let mut more = 0;
         for (place, tokens) in wanted.iter().enumerate() {
             let usage = PrefixUse { tokens: tokens.len() as u32, reused: 0 };
             if let Some(i) = self.store.exact(tokens) {
                 self.store.entries[i].pins += 1;
                 held.push((self.store.touch(i), PrefixUse { reused: usage.tokens, ..usage }));
+                continue;
+            }
+            if let Some(twin) = places.iter().find(|p| wanted[**p] == *tokens) {
+                twins.push((place, *twin));
+                held.push((0, PrefixUse { reused: usage.tokens, ..usage }));
                 continue;
             }
             // The base must survive the making of room.
@@ -144,13 +162,13 @@ impl Engine {
                 (self.store.touch(i), n)
             });
             let reused = base.map_or(0, |(_, n)| n as u32);
-            new_tokens += usage.tokens - reused;
+            more += Cache::bytes(&self.config, usage.tokens - reused);
             held.push((0, PrefixUse { reused, ..usage }));
             places.push(place);
             bases.push(base);
         }
         let mut branches: Vec<Branch<'_>> = Vec::new();
-        let made = if places.is_empty() { Ok(()) } else { self.make(&mut branches, wanted, &places, &bases, new_tokens, progress).await };
+        let made = if places.is_empty() { Ok(()) } else { self.make(&mut branches, wanted, &places, &bases, more, progress).await };
         bases.iter().flatten().for_each(|(id, _)| self.unpin(*id));
         if let Err(error) = made {
             held.iter().filter(|(id, _)| *id > 0).for_each(|(id, _)| self.unpin(*id));
@@ -169,13 +187,27 @@ impl Engine {
         }
         for (place, branch) in places.into_iter().zip(branches) {
             let id = self.store.insert(branch.tokens.to_vec(), branch.sequence);
-            if let Some(i) = self.store.index_of(id) {
-                self.store.entries[i].pins += 1;
-            }
+            self.pin(id);
+            self.hand_to_states(id);
             held[place].0 = id;
+        }
+        for (place, twin) in twins {
+            held[place].0 = held[twin].0;
+            self.pin(held[twin].0);
         }
         self.make_room(0);
         Ok(held)
+    }
+
+    /// Open states lose what they hold to a fault, or to a lack of memory. Once their tokens are kept again, they hold them again.
+    fn hand_to_states(&mut self, id: u64) {
+        let Some(i) = self.store.index_of(id) else { return };
+        for at in 0..self.states.len() {
+            if self.store.index_of(self.states[at].entry).is_none() && self.states[at].tokens == self.store.entries[i].tokens {
+                self.states[at].entry = id;
+                self.store.entries[i].pins += 1;
+            }
+        }
     }
 
     /// Branches from the bases and runs the rest of each prefix into the cache, without reading anything.
@@ -185,10 +217,10 @@ impl Engine {
         wanted: &[&'a [u32]],
         places: &[usize],
         bases: &[Option<(u64, usize)>],
-        new_tokens: u32,
+        more: u64,
         progress: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(), EngineError> {
-        self.make_room(new_tokens);
+        self.make_room(more);
         let longest = places.iter().map(|place| wanted[*place].len()).max().unwrap_or(0);
         self.forward.cover(&mut self.rec, &self.config, &self.weights, longest as u32).await?;
         for (place, base) in places.iter().zip(bases) {
@@ -210,7 +242,8 @@ impl Engine {
     /// Submits a chunk, and where much work is under way waits for it, so that a cancel is heard and a browser stays alive.
     pub(super) async fn end_chunk(&mut self, rows: usize, progress: &mut dyn FnMut() -> ControlFlow<()>) -> Result<(), EngineError> {
         self.rec.submit();
-        let seconds = if self.rate > 0.0 { self.operations(rows) / self.rate } else { 0.0 };
+        // Before the first measurement it may be any time.
+        let seconds = if self.rate > 0.0 { self.operations(rows) / self.rate } else { f64::INFINITY };
         self.under_way += seconds;
         if seconds > super::run::SUBMIT_SECONDS || self.under_way > UNDER_WAY_SECONDS {
             self.under_way = 0.0;
@@ -244,6 +277,12 @@ impl Engine {
         self.cache.shrink(&mut self.rec);
     }
 
+    fn pin(&mut self, id: u64) {
+        if let Some(i) = self.store.index_of(id) {
+            self.store.entries[i].pins += 1;
+        }
+    }
+
     pub(super) fn unpin(&mut self, id: u64) {
         if let Some(i) = self.store.index_of(id) {
             let pins = &mut self.store.entries[i].pins;
@@ -251,9 +290,9 @@ impl Engine {
         }
     }
 
-    /// Drops least recently used prefixes until the rest and `tokens` more fit the cache budget.
-    pub(super) fn make_room(&mut self, tokens: u32) {
-        let more = crate::model::Cache::bytes(&self.config, tokens);
+    /// Drops least recently used prefixes until the rest and `more` bytes fit the cache budget. Their pages stay for the next sequence:
+    /// giving them back each time would make every decision grow the cache anew.
+    pub(super) fn make_room(&mut self, more: u64) {
         loop {
             let held: u64 = self.store.entries.iter().map(|e| self.cache.bytes_of(&e.sequence)).sum();
             if held + more <= self.cache_budget {
@@ -274,10 +313,11 @@ impl Engine {
         self.cache.shrink(&mut self.rec);
     }
 
-    /// Sets how many bytes kept prefixes may take; what exceeds it is dropped, oldest first.
+    /// Sets how many bytes kept prefixes may take; what exceeds it is dropped, oldest first. GPU memory is given back once nothing is kept.
     pub fn set_cache_budget(&mut self, bytes: u64) {
         self.cache_budget = bytes;
         self.make_room(0);
+        self.cache.shrink(&mut self.rec);
     }
 
     /// Tokens of kept prefixes, and GPU bytes they take (pages shared between prefixes are counted for each).

@@ -3,6 +3,7 @@
 use super::shared::{Group, portion_size};
 use super::{Engine, EngineError};
 use crate::kernels::attention::PAGE;
+use crate::model::Cache;
 
 /// Tokens of one prompt that go into a batch of rows together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,18 +88,17 @@ impl Engine {
             }
         }
         let covered = |tokens: &[u32]| self.store.best(tokens, states).map_or(0, |(_, n)| n);
-        let missing = || prefixes.iter().filter(|tokens| self.store.exact(tokens).is_none());
         let common = self.common_start(prefixes);
         let mut spans: Vec<Span> = common.iter().map(|tokens| Span { done: covered(tokens), all: tokens.len() }).collect();
         let start = common.map_or(0, <[u32]>::len);
-        spans.extend(missing().map(|tokens| Span { done: covered(tokens).max(start), all: tokens.len() }));
+        spans.extend(self.missing(prefixes).into_iter().map(|tokens| Span { done: covered(tokens).max(start), all: tokens.len() }));
         let lens: Vec<Span> = groups.iter().flat_map(|g| g.prompts.iter().map(|p| Span { done: g.prefix, all: p.len() })).collect();
         let (room, most_pages) = (self.forward.max_rows() as usize, self.forward.max_pages());
         let portions = lens.chunks(portion_size(labels)).map(|portion| of_portion(portion, room, most_pages));
         let most = portions.fold(Need::default(), |a, b| Need { pages: a.pages.max(b.pages), states: a.states.max(b.states) });
         let need = Need { pages: most.pages + spans.iter().map(|s| s.pages()).sum::<usize>(), states: most.states + spans.len() };
         let longest = lens.iter().map(|s| s.all).max().unwrap_or(0);
-        self.make_room(spans.iter().map(|s| s.all - s.done).sum::<usize>() as u32);
+        self.make_room(spans.iter().map(|s| Cache::bytes(&self.config, (s.all - s.done) as u32)).sum());
         match self.grow_to(need, longest as u32).await {
             Err(error) if !error.is_out_of_memory() => {
                 pinned.iter().for_each(|id| self.unpin(*id));

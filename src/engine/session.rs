@@ -12,8 +12,8 @@ pub struct StateId(u64);
 /// What an open state holds.
 pub(super) struct OpenState {
     id: u64,
-    entry: u64,
-    tokens: Vec<u32>,
+    pub entry: u64,
+    pub tokens: Vec<u32>,
 }
 
 /// A batch is cut into steps of about this length.
@@ -150,7 +150,8 @@ impl Engine {
         Ok(StateId(self.next_state))
     }
 
-    /// Lets a state go; it may stay in the cache until its memory is needed.
+    /// Lets a state go; it may stay in the cache until its memory is needed. Where the cache budget has no room for it, its GPU memory is
+    /// given back once nothing else is kept.
     ///
     /// # Errors
     /// [`EngineError::NoState`].
@@ -159,6 +160,7 @@ impl Engine {
         let state = self.states.swap_remove(i);
         self.unpin(state.entry);
         self.make_room(0);
+        self.cache.shrink(&mut self.rec);
         Ok(())
     }
 }
@@ -244,15 +246,17 @@ impl SharedRun {
             }
         }
         if !portion.is_empty() {
-            let read = engine.read_groups(&portion, &self.ask, progress).await?;
+            let mut read = GroupsReading::default();
+            let result = engine.read_groups_into(&portion, &self.ask, progress, &mut read).await;
             for ((g, readings), prefix) in places.into_iter().zip(read.readings).zip(read.prefixes) {
-                if self.done.readings[g].is_empty() {
+                if self.done.readings[g].is_empty() && !readings.is_empty() {
                     self.done.prefixes[g] = prefix;
                 }
                 self.done.readings[g].extend(readings);
             }
             self.done.prefill_seconds += read.prefill_seconds;
             self.done.suffix_seconds += read.suffix_seconds;
+            result?;
         }
         Ok(self.done() == self.total())
     }

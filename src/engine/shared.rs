@@ -7,7 +7,7 @@ use super::room::{Span, pieces};
 use super::{Engine, EngineError, MOST_IDS};
 use crate::gpu::{View, now_seconds};
 use crate::kernels::head;
-use crate::model::{Batch, Sequence};
+use crate::model::{Batch, Cache, Sequence};
 use std::ops::ControlFlow;
 
 /// What to read at the end of each prompt.
@@ -119,8 +119,9 @@ impl Engine {
         })
     }
 
-    /// Reads the end of every prompt of several groups, each on a prefix of its own. Missing prefixes are computed together, and so are the
-    /// suffixes of all groups. Where GPU memory is too short for that, fewer run together, and in the end without a kept prefix.
+    /// Reads the end of every prompt of several groups, each on a prefix of its own. Missing prefixes are computed together, as many as the
+    /// cache budget has room for, and so are the suffixes of their groups. Where GPU memory is too short for that, fewer run together, and in
+    /// the end without a kept prefix.
     ///
     /// # Errors
     /// As [`Engine::read_shared`].
@@ -130,6 +131,27 @@ impl Engine {
         ask: &SharedAsk,
         progress: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<GroupsReading, EngineError> {
+        let mut out = GroupsReading::default();
+        self.read_groups_into(groups, ask, progress, &mut out).await?;
+        Ok(out)
+    }
+
+    /// The same into `out`, where the first prompts' readings stay that were finished before an error.
+    ///
+    /// # Errors
+    /// As [`Engine::read_shared`].
+    pub async fn read_groups_into(
+        &mut self,
+        groups: &[Group<'_>],
+        ask: &SharedAsk,
+        progress: &mut dyn FnMut() -> ControlFlow<()>,
+        out: &mut GroupsReading,
+    ) -> Result<(), EngineError> {
+        *out = GroupsReading {
+            readings: vec![Vec::new(); groups.len()],
+            prefixes: vec![PrefixUse::default(); groups.len()],
+            ..GroupsReading::default()
+        };
         if ask.labels.len() > MOST_IDS {
             return Err(EngineError::Labels(ask.labels.len()));
         }
@@ -139,53 +161,65 @@ impl Engine {
         }
         let groups: Vec<Group<'_>> =
             groups.iter().map(|g| Group { prompts: g.prompts.clone(), prefix: g.prefix.min(super::shared_prefix(&g.prompts)) }).collect();
-        match self.try_groups(&groups, ask, progress).await {
-            Err(error) if error.is_out_of_memory() => {
-                let mut out = GroupsReading::default();
-                for group in &groups {
-                    self.read_frugally(group, ask, progress, &mut out).await?;
+        let mut at = 0;
+        while at < groups.len() {
+            let together = &groups[at..at + self.fitting(&groups[at..])];
+            match self.try_groups(together, ask, progress, at, out).await {
+                Err(error) if error.is_out_of_memory() => {
+                    for (group, place) in together.iter().zip(at..) {
+                        self.read_frugally(group, ask, progress, place, out).await?;
+                    }
                 }
-                Ok(out)
+                other => other?,
             }
-            other => other,
+            at += together.len();
         }
+        Ok(())
     }
 
-    /// Reads one group with as little memory as it takes: fewer prompts at a time, at last one by one and without a prefix.
+    /// How many of the first groups, one at least, have prefixes that fit the cache budget together.
+    pub(super) fn fitting(&self, groups: &[Group<'_>]) -> usize {
+        let mut sum: u64 = 0;
+        let fits = groups.iter().take_while(|g| {
+            sum += if g.prefix > 0 { Cache::bytes(&self.config, g.prefix as u32) } else { 0 };
+            sum <= self.cache_budget
+        });
+        fits.count().max(1)
+    }
+
+    /// Reads what is left of one group with as little memory as it takes: fewer prompts at a time, at last one by one and without a prefix.
     async fn read_frugally(
         &mut self,
         group: &Group<'_>,
         ask: &SharedAsk,
         progress: &mut dyn FnMut() -> ControlFlow<()>,
+        at: usize,
         out: &mut GroupsReading,
     ) -> Result<(), EngineError> {
         let (mut prefix, mut most) = (group.prefix, group.prompts.len().min(64));
-        let (mut readings, mut used): (Vec<Reading>, Option<PrefixUse>) = (Vec::new(), None);
-        while let Some(rest) = group.prompts.get(readings.len()..).filter(|rest| !rest.is_empty()) {
+        while let Some(rest) = group.prompts.get(out.readings[at].len()..).filter(|rest| !rest.is_empty()) {
             let part = Group { prompts: rest[..most.min(rest.len())].to_vec(), prefix };
-            match self.try_groups(&[part], ask, progress).await {
-                Ok(mut read) => {
-                    readings.extend(read.readings.pop().unwrap_or_default());
-                    used = used.or(read.prefixes.pop());
-                    out.prefill_seconds += read.prefill_seconds;
-                    out.suffix_seconds += read.suffix_seconds;
-                }
+            match self.try_groups(&[part], ask, progress, at, out).await {
                 Err(error) if error.is_out_of_memory() && most > 1 => most = most.div_ceil(4),
-                Err(error) if error.is_out_of_memory() && prefix > 0 => (prefix, used) = (0, Some(PrefixUse::default())),
-                Err(error) => return Err(error),
+                Err(error) if error.is_out_of_memory() && prefix > 0 => {
+                    prefix = 0;
+                    out.prefixes[at] = PrefixUse::default();
+                }
+                other => other?,
             }
         }
-        out.readings.push(readings);
-        out.prefixes.push(used.unwrap_or_default());
         Ok(())
     }
 
+    /// Reads groups whose places in `out` begin at `at`; what it has finished when an error comes stays there.
     async fn try_groups(
         &mut self,
         groups: &[Group<'_>],
         ask: &SharedAsk,
         progress: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<GroupsReading, EngineError> {
+        at: usize,
+        out: &mut GroupsReading,
+    ) -> Result<(), EngineError> {
         let start = now_seconds();
         let prefixes: Vec<&[u32]> = groups.iter().filter(|g| g.prefix > 0).filter_map(|g| Some(&g.prompts.first()?[..g.prefix])).collect();
         let ahead = self.room_ahead(groups, &prefixes, ask.labels.len()).await;
@@ -193,27 +227,32 @@ impl Engine {
         let held = self.hold_prefixes(&prefixes, progress).await;
         ahead.into_iter().for_each(|id| self.unpin(id));
         let held = self.settle(held)?;
-        let mut out = GroupsReading::default();
         let mut each = held.iter();
-        let parents: Vec<Option<u64>> = groups
-            .iter()
-            .map(|g| {
-                let (id, usage) = if g.prefix > 0 { each.next().copied().unzip() } else { (None, None) };
-                out.prefixes.push(usage.unwrap_or_default());
-                id
-            })
-            .collect();
-        out.prefill_seconds = if held.is_empty() { 0.0 } else { now_seconds() - start };
+        let mut parents: Vec<Option<u64>> = Vec::new();
+        for (group, place) in groups.iter().zip(at..) {
+            let (id, usage) = if group.prefix > 0 { each.next().copied().unzip() } else { (None, None) };
+            parents.push(id);
+            // A group that is read in parts says what its first one found.
+            if out.readings[place].is_empty() {
+                out.prefixes[place] = usage.unwrap_or_default();
+            }
+        }
+        out.prefill_seconds += if held.is_empty() { 0.0 } else { now_seconds() - start };
         let began = now_seconds();
-        let result = self.read_branches(groups, &parents, ask, progress).await;
+        let mut readings = Vec::new();
+        let result = self.read_branches(groups, &parents, ask, progress, &mut readings).await;
         held.iter().for_each(|(id, _)| self.unpin(*id));
         self.make_room(0);
-        let mut readings = self.settle(result)?.into_iter();
-        out.readings = groups.iter().map(|g| readings.by_ref().take(g.prompts.len()).collect()).collect();
-        out.suffix_seconds = now_seconds() - began;
+        let mut readings = readings.into_iter();
+        for (group, place) in groups.iter().zip(at..) {
+            out.readings[place].extend(readings.by_ref().take(group.prompts.len()));
+        }
+        let seconds = now_seconds() - began;
+        out.suffix_seconds += seconds;
+        self.settle(result)?;
         let rows: usize = groups.iter().flat_map(|g| g.prompts.iter().map(|p| p.len() - g.prefix)).sum();
-        self.learn(self.operations(rows), out.suffix_seconds);
-        Ok(out)
+        self.learn(self.operations(rows), seconds);
+        Ok(())
     }
 
     async fn read_branches(
@@ -222,12 +261,12 @@ impl Engine {
         parents: &[Option<u64>],
         ask: &SharedAsk,
         progress: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<Vec<Reading>, EngineError> {
+        readings: &mut Vec<Reading>,
+    ) -> Result<(), EngineError> {
         let places: Vec<Place<'_>> = groups.iter().enumerate().flat_map(|(g, group)| group.prompts.iter().map(move |p| (g, *p))).collect();
         let longest = places.iter().map(|(_, p)| p.len()).max().unwrap_or(0);
         self.forward.cover(&mut self.rec, &self.config, &self.weights, longest as u32).await?;
         self.gpu.write(&self.ids, 0, bytemuck::cast_slice(&ask.labels));
-        let mut readings = Vec::with_capacity(places.len());
         for portion in places.chunks(portion_size(ask.labels.len())) {
             let mut branches = Vec::new();
             let read = self.read_portion(&mut branches, portion, groups, parents, ask, progress).await;
@@ -235,7 +274,7 @@ impl Engine {
             branches.into_iter().for_each(|b| self.cache.release(b.sequence));
             readings.extend(read?);
         }
-        Ok(readings)
+        Ok(())
     }
 
     async fn read_portion<'a>(

@@ -61,6 +61,8 @@ pub struct Cache {
     slots: u32,
     free_slots: Vec<u32>,
     pairs: Option<Buffer>,
+    /// The largest buffer that can be made and bound.
+    limit: u64,
 }
 
 /// Cache bytes of one token over all layers.
@@ -97,6 +99,7 @@ impl Cache {
             slots: 0,
             free_slots: Vec::new(),
             pairs: None,
+            limit: gpu.info().max_binding.min(gpu.info().max_buffer),
         }
     }
 
@@ -111,6 +114,18 @@ impl Cache {
         let delta = self.is_delta.len() as u64 - attention;
         let pages: u64 = sequence.pages.len() as u64 * attention * 2 * self.kv_bytes;
         pages + if sequence.write.is_some() { delta * (self.state_bytes + self.conv_bytes) } else { 0 }
+    }
+
+    /// Tests: an adapter with smaller buffers.
+    #[cfg(test)]
+    pub fn set_limit(&mut self, bytes: u64) {
+        self.limit = bytes;
+    }
+
+    /// Tests: state slots, free or not.
+    #[cfg(test)]
+    pub fn slots(&self) -> u32 {
+        self.slots
     }
 
     /// GPU bytes of all buffers.
@@ -147,7 +162,7 @@ impl Cache {
     /// Makes sure that so many pages and state slots are free: what sequences then reserve does not grow the cache.
     ///
     /// # Errors
-    /// Out of memory, or more tokens than a storage binding can hold. What sequences hold is unchanged.
+    /// Out of memory, or more tokens or states than a storage binding can hold. What sequences hold is unchanged.
     pub async fn provide(&mut self, rec: &mut Recorder, pages: u32, slots: u32) -> Result<(), ModelError> {
         let have = self.page_refs.len() as u32;
         let lacking = pages.saturating_sub(self.free_pages.len() as u32);
@@ -156,7 +171,8 @@ impl Cache {
             return Ok(());
         }
         // A doubled cache may not fit where the exact one does.
-        let most = u32::try_from(self.gpu.info().max_binding.min(self.gpu.info().max_buffer) / self.kv_bytes).unwrap_or(u32::MAX);
+        let most_of = |bytes: u64| u32::try_from(self.limit / bytes.max(1)).unwrap_or(u32::MAX);
+        let (most, most_slots) = (most_of(self.kv_bytes), most_of(self.state_bytes));
         let wanted = if lacking == 0 { have } else { (have + lacking).next_power_of_two().max(16).min(most.max(have + lacking)) };
         if wanted > most {
             let tokens = u64::from(most) * u64::from(PAGE);
@@ -165,7 +181,12 @@ impl Cache {
             return Err(GpuError::OutOfMemory { what: "the cache of keys and values".into(), needed, detail }.into());
         }
         let exact_slots = self.slots + lacking_slots;
-        let slots = if lacking_slots == 0 { self.slots } else { exact_slots.next_power_of_two() };
+        if lacking_slots > 0 && exact_slots > most_slots {
+            let detail = format!("this adapter's limits allow {most_slots} states of this model");
+            let needed = u64::from(exact_slots) * self.state_bytes;
+            return Err(GpuError::OutOfMemory { what: "the cache of states".into(), needed, detail }.into());
+        }
+        let slots = if lacking_slots == 0 { self.slots } else { exact_slots.next_power_of_two().min(most_slots) };
         // With nothing in the old buffers there is nothing to copy, and old and new need not stand side by side.
         self.shrink(rec);
         match self.grow(rec, wanted, slots).await {

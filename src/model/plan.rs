@@ -190,6 +190,8 @@ pub struct MemoryPlan {
     pub weights: BTreeMap<Class, u64>,
     /// Keys, values and DeltaNet states for the token budget.
     pub cache: u64,
+    /// Of these, DeltaNet states: as many bytes for a short prompt as for a long one.
+    pub states: u64,
     /// Activations of a chunk.
     pub scratch: u64,
 }
