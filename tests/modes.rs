@@ -1,7 +1,15 @@
 //! `semif score` in all its modes writes the same numbers, digit for digit, whatever the state ends in, in which order rows stand, and
 //! where a run was interrupted. Runs the program on a synthetic model with a byte vocabulary.
 
+use pollster::block_on;
+use semif::decision::{Choice, Json, Row, Wording};
+use semif::engine::{Ask, Engine, Group, LoadOptions, SharedAsk, shared_prefix};
+use semif::gguf::{Gguf, MemorySource};
+use semif::gpu::{Gpu, GpuOptions};
+use semif::hub::FileSource;
+use semif::text::TextModel;
 use serde_json::{Value, json};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -288,4 +296,50 @@ fn no_ending_of_a_state_breaks_a_prefix() {
         assert_eq!(a["serving_config"]["mode"], "shared", "{a}");
     }
     assert_eq!(shared.len(), rows.len());
+}
+
+/// The same with a vocabulary that merges an ending with what follows it: the tokens of a real tokenizer, modulo those of a tiny model.
+#[test]
+fn no_ending_breaks_a_prefix_where_tokens_merge() {
+    let (Some(real), Some(tiny)) = (model("smollm2"), model("qwen3-tiny-Q4_0")) else { return };
+    let metadata = block_on(Gguf::read_metadata(&FileSource::open(&real).unwrap())).unwrap();
+    let text = TextModel::from_gguf(&metadata).unwrap();
+    let wording = Wording::from_json(PROMPT.as_bytes()).unwrap();
+    let prompt = |end: &str, question: &str| -> Option<Vec<u32>> {
+        let options = ["a", "b"].map(|id| Choice { id: id.into(), description: id.into() }).into();
+        let row = Row::new("r", Json::String(format!("ab{end}")), question, options).unwrap();
+        // This vocabulary lacks tokens for some bytes.
+        Some(text.chat_prompt(&wording.system, &wording.payload(&row)).ok()?.tokens.iter().map(|id| id % 512).collect())
+    };
+    // Questions that start alike and differ at once, and one that goes on with the quote that ends the state.
+    let states: Vec<Vec<Vec<u32>>> =
+        endings().iter().filter_map(|end| ["q", "\"q\"", "\", \""].iter().map(|question| prompt(end, question)).collect()).collect();
+    assert!(states.len() > 250, "{}", states.len());
+    let groups: Vec<Group<'_>> = states
+        .iter()
+        .map(|prompts| {
+            let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+            Group { prefix: shared_prefix(&prompts), prompts }
+        })
+        .collect();
+    // Endings merge in different ways: the kept prefixes are of several lengths beyond the state's own.
+    let lengths: std::collections::BTreeSet<usize> = groups.iter().map(|g| g.prefix).collect();
+    assert!(lengths.len() > 3, "{lengths:?}");
+    let gpu = block_on(Gpu::open(&GpuOptions { default_limits: true, ..GpuOptions::default() })).unwrap();
+    let file = MemorySource::new("tiny", std::fs::read(&tiny).unwrap());
+    let mut go = || ControlFlow::Continue(());
+    let mut engine = block_on(Engine::load(&gpu, &file, &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))).unwrap();
+    let labels: Vec<u32> = (32..40).collect();
+    let ask = SharedAsk { labels: labels.clone(), ..SharedAsk::default() };
+    for some in groups.chunks(32) {
+        let read = block_on(engine.read_groups(some, &ask, &mut go)).unwrap();
+        for (group, readings) in some.iter().zip(&read.readings) {
+            // The first and the last question by themselves.
+            for i in [0, 2] {
+                let direct = block_on(engine.logits(group.prompts[i], &Ask { labels: labels.clone(), ..Ask::default() })).unwrap();
+                let bits = |logits: &[f32]| logits.iter().map(|l| l.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&readings[i].labels), bits(&direct.labels), "{:?} after {}", group.prompts[i], group.prefix);
+            }
+        }
+    }
 }

@@ -110,7 +110,7 @@ pub struct PathReport {
     pub state_p50: f64,
     /// And the one that 95 % of the states do not exceed.
     pub state_p95: f64,
-    /// The most GPU memory in use so far, bytes.
+    /// The most GPU memory in use while it ran, weights included, bytes.
     pub peak_bytes: u64,
     /// Prompts whose best label is another one than when read afresh.
     pub flips: usize,
@@ -148,13 +148,19 @@ fn top(logits: &[f32]) -> usize {
     logits.iter().enumerate().fold(0, |best, (i, l)| if *l > logits[best] { i } else { best })
 }
 
-/// Flips, greatest difference, and whether all bits are equal.
+/// Flips, greatest difference, and whether all bits are equal. What is no number agrees with nothing, not even with itself.
 fn compare(fresh: &[Vec<f32>], other: &[Vec<f32>]) -> (usize, f64, bool) {
     let pairs = || fresh.iter().zip(other);
     let logits = || pairs().flat_map(|(a, b)| a.iter().zip(b));
-    let flips = pairs().filter(|(a, b)| top(a) != top(b)).count();
-    let difference = logits().map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs()).fold(0.0, f64::max);
-    let same = fresh.len() == other.len() && pairs().all(|(a, b)| a.len() == b.len()) && logits().all(|(a, b)| a.to_bits() == b.to_bits());
+    let finite = |logits: &[f32]| logits.iter().all(|l| l.is_finite());
+    let flips = pairs().filter(|(a, b)| !finite(a) || !finite(b) || top(a) != top(b)).count();
+    let apart = |(a, b): (&f32, &f32)| (f64::from(*a) - f64::from(*b)).abs();
+    let difference = logits().map(apart).fold(0.0, |most: f64, d| if d.is_nan() { f64::INFINITY } else { most.max(d) });
+    let all_finite = pairs().all(|(a, b)| finite(a) && finite(b));
+    let same = all_finite
+        && fresh.len() == other.len()
+        && pairs().all(|(a, b)| a.len() == b.len())
+        && logits().all(|(a, b)| a.to_bits() == b.to_bits());
     (flips, difference, same)
 }
 
@@ -177,6 +183,7 @@ pub async fn run(
     let (mut fresh, mut paths): (Vec<Vec<f32>>, Vec<PathReport>) = (Vec::new(), Vec::new());
     for path in ["fresh", "serial", "shared"] {
         engine.clear_cache();
+        engine.gpu().reset_peak_memory();
         let (mut logits, mut times) = (Vec::new(), Vec::new());
         for (prompts, prefix) in states.iter().zip(&prefixes) {
             let start = now_seconds();
@@ -304,6 +311,8 @@ mod tests {
         let (flips, difference, same) = compare(&fresh, &[vec![1.0, 2.0], vec![next, 0.5]]);
         assert!(flips == 0 && difference > 0.0 && !same);
         assert_eq!(compare(&fresh, &[vec![2.0, 1.0], vec![3.0, 0.5]]), (1, 1.0, false));
+        let nan = [vec![1.0, f32::NAN], vec![3.0, 0.5]];
+        assert_eq!(compare(&nan, &nan), (1, f64::INFINITY, false));
         assert!(!compare(&[vec![0.0]], &[vec![-0.0]]).2 && !compare(&fresh, &fresh[..1]).2);
     }
 }

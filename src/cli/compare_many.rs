@@ -29,6 +29,8 @@ struct Comparison<'a> {
     baseline: &'a str,
     /// One result for each criterion.
     direct: &'a [ResultRow],
+    /// Tokens read for them: of the state once, and of what follows it.
+    direct_tokens: Tokens,
     /// Seconds for all of them together.
     direct_seconds: f64,
     decisions_per_second: f64,
@@ -37,6 +39,22 @@ struct Comparison<'a> {
     ratio: Option<f64>,
     /// Share of the criteria that both answer alike; null when what was written is invalid.
     agreement: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Tokens {
+    state: usize,
+    rest: usize,
+}
+
+impl Tokens {
+    /// A state that was not shared is part of each prompt.
+    fn of(direct: &[ResultRow]) -> Tokens {
+        match direct.first().and_then(|row| row.shared_timing.as_ref()) {
+            Some(timing) => Tokens { state: timing.prefix_tokens, rest: timing.suffix_tokens },
+            None => Tokens { state: 0, rest: direct.iter().map(|row| row.input_tokens).sum() },
+        }
+    }
 }
 
 pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
@@ -85,6 +103,7 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
     let comparison = Comparison {
         baseline: if verbose { "verbose" } else { "array" },
         direct: &direct,
+        direct_tokens: Tokens::of(&direct),
         direct_seconds,
         decisions_per_second: direct.len() as f64 / direct_seconds.max(1e-9),
         ratio: generated.ratio(direct_seconds),
@@ -117,8 +136,12 @@ fn line(read: &str, share: &str, written: &str, criterion: &str) -> String {
 
 fn report(rows: &[Row], comparison: &Comparison<'_>) -> String {
     let direct = comparison.direct;
+    let tokens = match &comparison.direct_tokens {
+        Tokens { state: 0, rest } => format!("{rest} tokens"),
+        Tokens { state, rest } => format!("{state} tokens once and {rest} after them"),
+    };
     let mut out = format!(
-        "Direct: {} decisions on one state, {} ({:.1} a second)\n",
+        "Direct: {} decisions on one state, {tokens}, {} ({:.1} a second)\n",
         direct.len(),
         view::seconds(comparison.direct_seconds),
         comparison.decisions_per_second

@@ -357,9 +357,14 @@ impl Gpu {
         self.0.usage.now.load(Ordering::Relaxed)
     }
 
-    /// The most bytes that were ever in use together.
+    /// The most bytes that were in use together, ever or since [`Gpu::reset_peak_memory`].
     pub fn peak_memory(&self) -> u64 {
         self.0.usage.most.load(Ordering::Relaxed)
+    }
+
+    /// Measures the peak from here on.
+    pub fn reset_peak_memory(&self) {
+        self.0.usage.most.store(self.memory_in_use(), Ordering::Relaxed);
     }
 
     /// Copies `data` (length a multiple of 4) into a buffer at byte `offset` before the next submitted work.

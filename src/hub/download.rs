@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fs4::FileExt as _;
+
 use super::checksum::hash_range;
 use super::error::HubError;
 use super::http::Remote;
@@ -124,7 +126,8 @@ impl Unfinished {
         Ok(())
     }
 
-    /// Opens the unfinished file at its full length.
+    /// Opens the unfinished file at its full length, for which the disk must have room. What the file takes of it already counts: on a disk
+    /// that knows no holes that is all, once it has its length.
     fn open(&self, bytes: u64) -> Result<File, HubError> {
         let fail = |doing, error| HubError::folder(&self.part, doing, error, bytes);
         match std::fs::symlink_metadata(&self.part) {
@@ -134,6 +137,7 @@ impl Unfinished {
         }
         let file = File::options().read(true).write(true).create(true).truncate(false).open(&self.part);
         let file = file.map_err(|error| fail("opening it", error))?;
+        room_for(&self.part, bytes.saturating_sub(file.allocated_size().unwrap_or(0)))?;
         file.set_len(bytes).map_err(|error| fail("giving it its length", error))?;
         Ok(file)
     }
@@ -168,7 +172,6 @@ pub(crate) fn fetch(
         // Where nothing is kept, nothing ties us to the server's old name for the file.
         let head = if finished.is_empty() { fresh() } else { head };
         let kept = finished.keys().map(|&part| length(&head, part)).sum();
-        room_for(&place.part, bytes - kept)?;
         if progress(Event::Started { kept, total: bytes }).is_break() {
             return Err(HubError::Interrupted);
         }
@@ -221,5 +224,27 @@ fn room_for(path: &Path, needed: u64) -> Result<(), HubError> {
     match fs4::available_space(folder) {
         Ok(available) if available < needed => Err(HubError::DiskFull { path: folder.to_owned(), needed, available: Some(available) }),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where the disk has no room for the rest, the file does not even get its length; what is in it already is not asked for again.
+    #[test]
+    fn room_is_asked_for_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Unfinished { part: dir.path().join("m.part"), journal: dir.path().join("m.part.journal") };
+        let available = fs4::available_space(dir.path()).unwrap();
+        let held = vec![1; 8 << 20];
+        std::fs::write(&place.part, &held).unwrap();
+        File::open(&place.part).unwrap().sync_all().unwrap();
+        match place.open(available + (1 << 40)) {
+            Err(HubError::DiskFull { needed, .. }) => assert!(needed <= available + (1 << 40) - held.len() as u64, "{needed}"),
+            other => panic!("{:?}", other.map(|_| ())),
+        }
+        assert_eq!(std::fs::metadata(&place.part).unwrap().len(), held.len() as u64, "as it was");
+        assert_eq!(place.open(held.len() as u64 + 5).unwrap().metadata().unwrap().len(), held.len() as u64 + 5);
     }
 }
