@@ -1,5 +1,7 @@
 //! `semif doctor`: adapters, what they offer, and whether every kernel computes what it should.
 
+use std::ops::ControlFlow;
+
 use serde::Serialize;
 
 use crate::gpu::{AdapterSummary, Gpu, GpuError, GpuOptions, adapters};
@@ -43,7 +45,10 @@ pub fn run(args: &DoctorArgs) -> Result<Exit, Failure> {
         print(&format!("  auto   is {auto} here\n"))?;
     }
     let bar = progress_bar(selftest::COUNT as u64, "self-test {bar:24} {pos} of {len} kernels, {elapsed}");
-    let kernels = pollster::block_on(selftest::run(&gpu, &mut |_| bar.inc(1)));
+    let kernels = pollster::block_on(selftest::run(&gpu, &mut |_| {
+        bar.inc(1);
+        ControlFlow::Continue(())
+    }));
     bar.finish_and_clear();
     let kernels = kernels?;
     let wrong: Vec<&Check> = kernels.iter().filter(|check| !check.passed).collect();

@@ -46,7 +46,7 @@ pub enum Command {
         file: web_sys::File,
     },
     /// Download into the browser's storage, going on where an earlier try stopped: [`Answer::Stored`].
-    /// With `sha256` (64 hex digits) the file must be exactly that one.
+    /// With `sha256` (64 hex digits) the file must be exactly that one, also when a later try goes on without saying so.
     Download { url: String, sha256: Option<String> },
     /// How fast the adapter multiplies, from one short product: [`Answer::Pace`].
     Pace,
@@ -259,6 +259,8 @@ pub struct Device {
     /// Bytes of workgroup memory.
     pub workgroup_memory: u32,
     pub f16: bool,
+    /// The precision tier that a model is loaded in, unless another one is asked for.
+    pub tier: String,
 }
 
 /// What one kernel did in a self-test.
@@ -279,6 +281,8 @@ pub struct Kept {
     /// Bytes used by this page and bytes it may use; 0 where the browser does not say.
     pub usage: f64,
     pub quota: f64,
+    /// The browser has promised not to clear it by itself.
+    pub persisted: bool,
 }
 
 /// One model in the browser's storage.

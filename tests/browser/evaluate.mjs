@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
-import { check, equal } from './harness.mjs';
+import { accessible, check, equal } from './harness.mjs';
 import { PATIENCE, loadFile, withPage } from './page.mjs';
 import { forgetAll } from './storage.mjs';
 
@@ -90,6 +90,13 @@ export default function (world) {
       equal([receipt.rows.labelled, receipt.rows.refused, receipt.models[0].prompts], [4, 1, 8], 'counts');
       check(await page.locator('.charts svg').count() === 2 && await page.locator('.charts .mark').count() > 2, 'both charts are drawn');
       if (process.env.SEMIF_SHOTS) await page.locator('#evaluate').screenshot({ path: path.join(process.env.SEMIF_SHOTS, 'evaluate-1280.png') });
+      await accessible(page, 'with an evaluation');
+      // Results do not go unasked.
+      await page.uncheck('#orders');
+      await page.click('#start-evaluation');
+      check(/4 rows read/.test(await page.locator('#at-stake').innerText()), await page.locator('#at-stake').innerText());
+      await page.click('text=Keep them');
+      equal([await page.locator('#at-stake').count(), await cell(page, 'Rows')], [0, '4'], 'the results');
       await page.click('#clear-evaluation');
       await page.waitForSelector('#found', { state: 'detached' });
       return `accuracy ${accuracy}, ${flips} flips`;

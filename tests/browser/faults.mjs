@@ -49,11 +49,14 @@ export default function (world) {
       await notice(page, 'the engine stopped');
       await page.click('button >> text=Load the model again');
       await page.waitForSelector('#loaded', { timeout: PATIENCE });
-      await page.click('#read');
+      await page.click('#run');
+      await page.waitForFunction(() => /^[1-9]/.test(document.querySelectorAll('.lane.write .facts dd')[1].textContent), null, { timeout: PATIENCE });
       await crash();
-      await answered(page);
+      await page.waitForFunction(() => !document.querySelector('.verdict').classList.contains('empty'), null, { timeout: PATIENCE });
+      const lines = (await page.locator('.timeline path').getAttribute('d')).match(/M/g).length;
+      equal([lines, await page.locator('.lane.write .facts dd').nth(1).innerText()], [12, '12 tokens'], 'tokens of the answer that was begun anew');
       equal(await page.inputValue('#state'), SHORT.state, 'what was typed');
-    }),
+    }, { query: '?test&limit=12' }),
 
     'a GPU without room': broken(async (page, worker) => {
       await loadFile(page, models);

@@ -59,6 +59,20 @@ export function equal(found, wanted, words) {
   if (a !== b) throw new Error(`${words}: found ${a}, wanted ${b}`);
 }
 
+/** Refuses serious accessibility faults of the page as it stands, in both themes. */
+export async function accessible(page, what) {
+  const source = fs.readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+  const found = [];
+  await page.evaluate(source);
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
+    const { violations } = await page.evaluate(() => window.axe.run());
+    found.push(...violations.filter((v) => ['serious', 'critical'].includes(v.impact)).map((v) => `${colorScheme}: ${v.id} at ${v.nodes.map((node) => node.target).join(', ')}`));
+  }
+  await page.emulateMedia({ colorScheme: null, reducedMotion: null });
+  equal(found, [], `axe, ${what}`);
+}
+
 /** Runs {name: test}, all or those whose name contains a part of `only` (a|b|c); a test that throws a Skip is skipped. Prints the closing line and sets the exit code. */
 export async function runAll(tests, only) {
   let [passed, failed, skipped] = [0, 0, 0];

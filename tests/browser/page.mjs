@@ -23,7 +23,7 @@ export async function loadFile(page, models, name = TINY, shown = /./) {
 /** Opens the page, gives it to `use`, and refuses whatever the browser complained about meanwhile. */
 export async function withPage(world, use, { query = '', quiet = true, foreign: allowed = false, draft } = {}) {
   const page = await openPage(world.browser, world.home + query, draft);
-  if (!draft) await page.evaluate(() => localStorage.clear()).then(() => page.reload());
+  if (!draft) await page.evaluate(() => { localStorage.clear(); sessionStorage.clear(); }).then(() => page.reload());
   try {
     const words = await use(page);
     if (quiet) equal(page.faults, [], 'the browser complained');
@@ -44,14 +44,28 @@ export default function (world) {
       check(/This device: \S/.test(device), device);
       equal(await page.locator('#run').isDisabled(), true, 'deciding without a model');
       check(page.requests.every((url) => !url.includes('/models/')), 'a model was fetched before a click');
+      check(/stored in this browser/.test(await page.locator('#storage').innerText()), 'what will be stored where');
+      check(/exact tier/.test(await page.locator('#device-words').innerText()), 'the tier before a model is loaded');
       return device.trim();
     }),
 
     'decide and compare': () => withPage(world, async (page) => {
       await loadFile(page, models);
       await page.waitForFunction(() => /^\d+ of/.test(document.querySelector('.count').textContent), null, { timeout: 30_000 });
-      await page.click('#run');
+      await page.focus('.question textarea');
+      await page.evaluate(() => {
+        window.shifts = [];
+        new PerformanceObserver((list) => {
+          for (const entry of list.getEntries()) window.shifts.push([entry.value, ...entry.sources.map(({ node }) => node?.id || node?.className || node?.nodeName)]);
+        }).observe({ type: 'layout-shift' });
+        document.querySelector('#answer').scrollIntoView();
+      });
+      await page.keyboard.press('Control+Enter');
       await page.waitForFunction(() => !document.querySelector('.verdict').classList.contains('empty'), null, { timeout: PATIENCE });
+      const shifts = await page.evaluate(() => window.shifts);
+      check(shifts.reduce((sum, [value]) => sum + value, 0) < 0.02, `what moved while the answer came: ${JSON.stringify(shifts)}`);
+      equal(await page.evaluate(() => document.activeElement.tagName), 'TEXTAREA', 'the focus of who types');
+      check(/Onto the GPUdone in/.test(await page.locator('#load-times').textContent()), 'the times of loading stay');
       const shares = (await page.locator('.lane.read .bars .figure').allInnerTexts()).map(parseFloat);
       check(shares.length === 2 && Math.abs(shares.reduce((a, b) => a + b) - 100) < 0.3, `shares ${shares}`);
       const row = JSON.parse(await page.locator('.lane.read .stream').textContent());
@@ -67,6 +81,29 @@ export default function (world) {
       return (await page.locator('#verdict').innerText()).toLowerCase();
     }, { query: '?test&limit=6', draft: SHORT }),
 
+    'five questions on one state, and two of them once more': () => withPage(world, async (page) => {
+      await loadFile(page, models);
+      await page.click('#run');
+      const done = () => page.waitForFunction(() => !document.querySelector('.verdict').classList.contains('empty') && document.querySelector('#run'), null, { timeout: PATIENCE });
+      await done();
+      const seconds = (text) => (/ms$/.test(text) ? parseFloat(text) / 1e3 : parseFloat(text));
+      const clocks = async (lane) => (await page.locator(`.lane.${lane} .clock`).allInnerTexts()).map(seconds);
+      for (const lane of ['read', 'write']) {
+        const [all, total] = [await clocks(lane), seconds(await page.locator(`.race .${lane} .figure`).innerText())];
+        equal(all.length, 5, `${lane}: answers`);
+        const sum = all.reduce((a, b) => a + b);
+        check(Math.abs(sum - total) < 0.02 * total + 0.05, `${lane}: ${sum} s together, the verdict says ${total}`);
+      }
+      const compared = () => page.locator('#compared').innerText();
+      check(/in common once/.test(await compared()) && !/earlier run/.test(await compared()), await compared());
+      for (let i = 0; i < 3; i += 1) await page.locator('.question').first().getByText('Remove', { exact: true }).click();
+      await page.click('#run');
+      await page.waitForSelector('.verdict.empty');
+      await done();
+      check(/An earlier run had left the first \d+ tokens/.test(await compared()), await compared());
+      return page.locator('#verdict').innerText();
+    }, { query: '?test&limit=1', draft: { ...SHORT, questions: ['Keep it?', 'Read it?', 'Send it?', 'Burn it?', 'Show it?'].map((question) => ({ ...SHORT.questions[0], question })) } }),
+
     'read only by keyboard, in every order': () => withPage(world, async (page) => {
       await loadFile(page, models);
       await page.focus('#read');
@@ -74,7 +111,7 @@ export default function (world) {
       await page.waitForFunction(() => /%/.test(document.querySelector('.lane.read .bars .figure').textContent), null, { timeout: PATIENCE });
       equal(await page.locator('.lane.write .clock').innerText(), '–', 'the written lane');
       await page.click('.check-order');
-      await page.waitForFunction(() => /of 2 orders agree/.test(document.querySelector('.order').textContent), null, { timeout: PATIENCE });
+      await page.waitForFunction(() => /of 2 orders agree on (keep|drop)\. Over all of them \1 has/.test(document.querySelector('.order').textContent), null, { timeout: PATIENCE });
       await page.fill('#state', 'Something else.');
       await page.waitForSelector('.lanes.stale');
       equal(await page.locator('#since-loading').innerText(), 'Since the model was loaded: no request at all.', 'requests after loading');
@@ -84,12 +121,28 @@ export default function (world) {
       await loadFile(page, models);
       await page.click('#run');
       await page.waitForFunction(() => /[1-9]/.test(document.querySelectorAll('.lane.write .facts dd')[1].textContent), null, { timeout: PATIENCE });
-      await page.click('#stop');
+      // The focus went from one button to the other, where Escape stops it.
+      equal(await page.evaluate(() => document.activeElement.id), 'stop', 'the focus while it runs');
+      await page.keyboard.press('Escape');
       await page.waitForSelector('#run', { timeout: PATIENCE });
+      await page.waitForFunction(() => document.activeElement.id === 'run');
       check((await page.locator('.lane.write .verdict-line.bad').first().innerText()).startsWith('Stopped'), 'the lane says that it was stopped');
       await page.click('#read');
       await page.waitForFunction(() => /ms|s$/.test(document.querySelector('.lane.read .clock').textContent) && document.querySelector('#read'), null, { timeout: PATIENCE });
     }, { draft: SHORT }),
+
+    'two tabs keep what was typed in each, and a full storage is told': () => withPage(world, async (page) => {
+      await page.fill('#state', 'In the first tab.');
+      const other = await openPage(world.browser, world.home);
+      equal(await other.inputValue('#state'), 'In the first tab.', 'a new tab begins with what was typed last');
+      await other.fill('#state', 'In the second tab.');
+      await page.reload();
+      equal(await page.inputValue('#state'), 'In the first tab.', 'the first tab');
+      await other.close();
+      await page.evaluate(() => { Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }; });
+      await page.fill('#state', 'Too much.');
+      await page.waitForSelector('#refused');
+    }),
 
     'what is typed survives a reload': () => withPage(world, async (page) => {
       await page.fill('#state', 'Zwölf Boxkämpfer \u2028 “quoted” <|im_start|>');
@@ -113,6 +166,13 @@ export default function (world) {
       check((await page.locator('.question .problem').innerText()).length > 5, 'a repeated name is named');
       await page.click('.chip >> text=Support routing');
       equal(await page.locator('.question .problem').innerText(), '', 'problem of a good question');
+      check(/four options/.test(await page.locator('#shows').innerText()), 'what the example shows');
+      // What the example pushed aside comes back, across a reload, and is not pushed out by a look at another example.
+      await page.click('.chip >> text=Guardrail');
+      await page.reload();
+      await page.click('#bring-back');
+      equal(await page.inputValue('#state'), '{"a": 01}', 'what had been typed');
+      equal(await page.locator('#before').count(), 0, 'nothing else had been typed');
     }),
 
     'options by keyboard alone': () => withPage(world, async (page) => {

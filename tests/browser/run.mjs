@@ -24,8 +24,9 @@ if (!dist || !models) {
 }
 // In a subfolder, because a page that works only at the root of a host works on few hosts.
 const server = await serve({ '/some/folder/': dist, '/models/': models });
-const browser = await openBrowser();
-const world = { server, browser, models, home: `${server.url}/some/folder/`, model: (name, query = '') => `${server.url}/models/${name}${query}` };
+// The service worker answers from what it has kept, and the tests want to see what the page asks for. It has a test of its own.
+const browser = await openBrowser({ serviceWorkers: 'block' });
+const world = { server, browser, dist, models, home: `${server.url}/some/folder/`, model: (name, query = '') => `${server.url}/models/${name}${query}` };
 const tests = Object.assign({}, ...[page, storage, extras, evaluate, logits, bits, trouble, faults].map((part) => part(world)));
 // Minutes each where kernels are compiled on the CPU: by name, or with everything on a GPU (scripts/device/check.sh chrome).
 if (!only && process.env.SEMIF_BITS !== 'full') {

@@ -96,6 +96,56 @@ export default function (world) {
       return `went on at ${(start / 1e6).toFixed(1)} MB`;
     }),
 
+    'a host whose file changes, is not the one that was promised, or comes in wrong parts': () => withPage(world, async (page) => {
+      await forgetAll(page);
+      const name = 'qwen3-tiny-F16.gguf';
+      const inFolder = (use, given) => page.evaluate(`(async (given) => {
+        const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle('models');
+        return (${use})(folder, given);
+      })(${JSON.stringify(given)})`);
+      const part = async () => {
+        await download(page, model(name, '?pace=3000000&bare=1'));
+        await page.waitForFunction(() => /^[4-7][.0-9]* MB of/.test(document.querySelector('.tile.now .tile-words')?.textContent), null, { timeout: 60_000 });
+        await page.click('#cancel-load');
+        await page.waitForSelector('#kept li');
+      };
+      const words = async () => {
+        await page.waitForSelector('.notice', { timeout: PATIENCE });
+        return page.locator('.notice').first().innerText();
+      };
+      // Shorter than what is here already, and it is as if nothing had been here.
+      await part();
+      const other = path.join(models, 'qwen3-tiny-Q4_0.gguf');
+      server.instead[`/models/${name}`] = { file: other };
+      try {
+        await page.click('#kept >> text=Go on');
+        await page.waitForSelector('#loaded', { timeout: PATIENCE });
+      } finally {
+        delete server.instead[`/models/${name}`];
+      }
+      const kept = await inFolder(async (folder, name) => {
+        const read = async (name) => (await folder.getFileHandle(name)).getFile();
+        return [(await read(name)).size, JSON.parse(await (await read(`${name}.json`)).text()).sha256];
+      }, name);
+      equal(kept, [fs.statSync(other).size, createHash('sha256').update(fs.readFileSync(other)).digest('hex')], 'the shorter file');
+      await forgetAllWithModel(page);
+      // What was promised for a download is kept with it, for whoever goes on.
+      await part();
+      await inFolder(async (folder, name) => {
+        const file = await folder.getFileHandle(`${name}.json`);
+        const note = JSON.parse(await (await file.getFile()).text());
+        const out = await file.createWritable();
+        await out.write(JSON.stringify({ ...note, promised: '0'.repeat(64) }));
+        await out.close();
+      }, name);
+      await page.click('#kept >> text=Go on');
+      check(/not the file that was published/.test(await words()), await words());
+      await page.waitForFunction(() => !document.querySelector('#kept'));
+      await page.click('text=Close this message');
+      await download(page, model(TINY, '?shift=32'));
+      check(/another part of the file/.test(await words()), await words());
+    }, { quiet: false }),
+
     'parts in parallel, paused, gone on with, and hashed on the way': () => withPage(world, async (page) => {
       await forgetAll(page);
       const from = server.log.length;

@@ -1,5 +1,7 @@
 //! Buffers, numbers and verdicts for the checks.
 
+use std::ops::ControlFlow;
+
 use super::Check;
 use crate::gpu::{Buffer, Gpu, GpuError, Recorder};
 
@@ -70,11 +72,15 @@ impl Lab {
     }
 
     /// Moves the verdicts since the last call to `all`.
-    pub fn hand_over(&mut self, all: &mut Vec<Check>, seen: &mut dyn FnMut(&Check)) {
+    pub fn hand_over(&mut self, all: &mut Vec<Check>, seen: &mut dyn FnMut(&Check) -> ControlFlow<()>) -> ControlFlow<()> {
+        let mut flow = ControlFlow::Continue(());
         for check in self.checks.drain(..) {
-            seen(&check);
+            if seen(&check).is_break() {
+                flow = ControlFlow::Break(());
+            }
             all.push(check);
         }
+        flow
     }
 }
 

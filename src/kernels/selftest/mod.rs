@@ -14,6 +14,8 @@ mod rows;
 mod tensor;
 mod vectors;
 
+use std::ops::ControlFlow;
+
 use super::matmul_tensor::TILES;
 use super::{attention_tensor, matmul_q8, matmul_tensor};
 use crate::gguf::TensorType;
@@ -35,15 +37,17 @@ pub struct Check {
 /// How many checks there are without the tensor tier's, for progress bars.
 pub const COUNT: usize = 248;
 
-/// Runs all checks; `seen` hears of each as it is done.
+/// Runs all checks; `seen` hears of each as it is done. A break ends it early, with the checks until then.
 ///
 /// # Errors
 /// A device that is lost, out of memory, or refuses a kernel; the checks before it were reported.
-pub async fn run(gpu: &Gpu, seen: &mut dyn FnMut(&Check)) -> Result<Vec<Check>, GpuError> {
+pub async fn run(gpu: &Gpu, seen: &mut dyn FnMut(&Check) -> ControlFlow<()>) -> Result<Vec<Check>, GpuError> {
     let mut lab = Lab::new(gpu).await?;
     let mut all = Vec::new();
     rows::check(&mut lab).await?;
-    lab.hand_over(&mut all, seen);
+    if lab.hand_over(&mut all, seen).is_break() {
+        return Ok(all);
+    }
     for ty in super::weight::TYPES {
         products::check(&mut lab, ty, 256).await?;
         if matmul_q8::takes(ty) && gpu.info().abilities.packed_dot {
@@ -55,25 +59,35 @@ pub async fn run(gpu: &Gpu, seen: &mut dyn FnMut(&Check)) -> Result<Vec<Check>, 
             eight::check(&mut lab, ty, 512).await?;
         }
         vectors::check(&mut lab, ty).await?;
-        lab.hand_over(&mut all, seen);
+        if lab.hand_over(&mut all, seen).is_break() {
+            return Ok(all);
+        }
     }
     for head_dim in super::attention::HEAD_DIMS {
         attention::check(&mut lab, head_dim).await?;
         attention::check_step(&mut lab, head_dim).await?;
-        lab.hand_over(&mut all, seen);
+        if lab.hand_over(&mut all, seen).is_break() {
+            return Ok(all);
+        }
     }
     delta::check(&mut lab).await?;
-    lab.hand_over(&mut all, seen);
+    if lab.hand_over(&mut all, seen).is_break() {
+        return Ok(all);
+    }
     if matmul_tensor::check(gpu.info()).is_ok() {
         for ty in super::weight::TYPES {
             // Tiles differ in nothing that depends on the type; each takes about a second to compile.
             let tiles = if ty == TensorType::Q8_0 { &TILES[..] } else { &TILES[2..3] };
             tensor::products(&mut lab, ty, tiles).await?;
-            lab.hand_over(&mut all, seen);
+            if lab.hand_over(&mut all, seen).is_break() {
+                return Ok(all);
+            }
         }
         for head_dim in attention_tensor::HEAD_DIMS {
             tensor::heads(&mut lab, head_dim).await?;
-            lab.hand_over(&mut all, seen);
+            if lab.hand_over(&mut all, seen).is_break() {
+                return Ok(all);
+            }
         }
     }
     Ok(all)
@@ -96,7 +110,7 @@ pub async fn tensor_works(gpu: &Gpu, types: &[TensorType], head_dim: u32) -> Res
     if attention_tensor::HEAD_DIMS.contains(&head_dim) {
         tensor::heads(&mut lab, head_dim).await?;
     }
-    lab.hand_over(&mut all, &mut |_| ());
+    let _ = lab.hand_over(&mut all, &mut |_| ControlFlow::Continue(()));
     Ok(match all.iter().find(|check| !check.passed) {
         Some(wrong) => Err(format!("its kernel {} computes something else on this device", wrong.kernel)),
         None => Ok(()),
@@ -113,7 +127,7 @@ mod tests {
     fn every_kernel_is_right() {
         let options = GpuOptions { default_limits: true, ..GpuOptions::default() };
         let gpu = pollster::block_on(Gpu::open(&options)).expect("an adapter (mesa-vulkan-drivers has a software one)");
-        let checks = pollster::block_on(run(&gpu, &mut |_| ())).expect("the GPU runs");
+        let checks = pollster::block_on(run(&gpu, &mut |_| ControlFlow::Continue(()))).expect("the GPU runs");
         let wrong: Vec<_> = checks.iter().filter(|c| !c.passed).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
         assert_eq!(checks.len(), COUNT);

@@ -76,7 +76,7 @@ impl Drop for Watch {
 }
 
 /// Calls a method of a JavaScript object; none where it has no such method or throws.
-fn method(object: &JsValue, name: &str, arguments: &Array) -> Option<JsValue> {
+pub fn method(object: &JsValue, name: &str, arguments: &Array) -> Option<JsValue> {
     let method: Function = Reflect::get(object, &name.into()).ok()?.dyn_into().ok()?;
     Reflect::apply(&method, object, arguments).ok()
 }
@@ -91,17 +91,15 @@ fn start(shared: Shared, bench: Bench) {
     bench.complete.set(false);
     bench.longest_task.set(None);
     bench.doing.set(Some(("starting".into(), 0.0)));
-    runs.stopping.set(false);
     runs.hidden.set(super::run::is_hidden());
-    runs.job.set(Some(0));
+    runs.begin();
     spawn_local(async move {
         let watch = Watch::start(bench.longest_task);
         let result = measure(shared, bench).await;
         // What was observed last is told in a task of its own.
         a_moment().await;
         drop(watch);
-        runs.job.set(None);
-        runs.stopping.set(false);
+        runs.end();
         bench.doing.set(None);
         match result {
             Ok(()) => bench.complete.set(true),
@@ -331,7 +329,7 @@ fn BenchPanel(shared: Shared, bench: Bench) -> impl IntoView {
                     <Show when=going fallback=move || view! {
                         <button type="button" class="button strong big" id="start-bench" disabled=move || why_not().is_some() on:click=move |_| start(shared, bench)>"Measure"</button>
                     }>
-                        <button type="button" class="button strong big" id="stop-bench" on:click=move |_| stop(shared)>
+                        <button type="button" class="button strong big" id="stop-bench" on:click=move |_| super::run::stop(shared)>
                             {move || if runs.stopping.get() { "Stop at once" } else { "Stop" }}
                         </button>
                     </Show>
@@ -378,15 +376,5 @@ fn BenchPanel(shared: Shared, bench: Bench) -> impl IntoView {
                 </Show>
             </div>
         </section>
-    }
-}
-
-/// As for a decision; while the model is loaded, that is stopped.
-fn stop(shared: Shared) {
-    if shared.loading.with_untracked(Option::is_some) {
-        shared.runs.stopping.set(true);
-        loading::cancel(shared);
-    } else {
-        super::run::stop(shared);
     }
 }

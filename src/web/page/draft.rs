@@ -1,9 +1,13 @@
 //! What the visitor edits: a state and questions with options. Kept in the browser after every change.
+//!
+//! Each tab keeps its own draft beside the one that all tabs share, so that a reload brings back what this tab showed. What a link, an example
+//! or a file pushed aside waits in one further place until it is brought back or forgotten.
 
 use std::cell::Cell;
 
 use leptos::prelude::*;
 use serde::{Deserialize, Serialize};
+use web_sys::Storage;
 
 use super::lasting;
 use crate::decision::{Choice, Json, Row, letter};
@@ -13,6 +17,8 @@ pub const MAX_QUESTIONS: usize = 5;
 /// The id of a row that is run on the page; results are not joined by it.
 pub const ROW_ID: &str = "page";
 const STORAGE_KEY: &str = "semif.draft";
+/// What was typed before something else took its place.
+const BEFORE_KEY: &str = "semif.draft.before";
 
 /// How the state box is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, Default)]
@@ -43,12 +49,32 @@ pub struct SavedOption {
     pub description: String,
 }
 
+impl SavedDraft {
+    /// One question with two options, all without a word.
+    fn empty() -> Self {
+        Self { kind: StateKind::default(), state: String::new(), questions: vec![SavedQuestion::empty()] }
+    }
+}
+
+impl SavedQuestion {
+    fn empty() -> Self {
+        let option = SavedOption { id: String::new(), description: String::new() };
+        Self { question: String::new(), options: vec![option.clone(), option] }
+    }
+}
+
 /// A draft on the page. Copies are the same draft.
 #[derive(Clone, Copy)]
 pub struct Draft {
     pub kind: RwSignal<StateKind>,
     pub state: RwSignal<String>,
     pub questions: RwSignal<Vec<QuestionDraft>>,
+    /// What was typed before a link, an example or a file took its place.
+    pub before: RwSignal<Option<SavedDraft>>,
+    /// What was put here ready-made last; as long as it stands unchanged, nothing has been typed.
+    given: StoredValue<Option<SavedDraft>>,
+    /// The browser did not take what was to be kept.
+    pub refused: RwSignal<bool>,
 }
 
 #[derive(Clone, Copy)]
@@ -88,8 +114,7 @@ impl QuestionDraft {
 
     /// An empty question with two options.
     pub fn empty() -> Self {
-        let option = SavedOption { id: String::new(), description: String::new() };
-        Self::new(&SavedQuestion { question: String::new(), options: vec![option.clone(), option] })
+        Self::new(&SavedQuestion::empty())
     }
 
     /// The ids that the options go by: what was typed, or the letter where nothing was.
@@ -104,14 +129,78 @@ impl QuestionDraft {
 }
 
 impl Draft {
-    pub fn new(saved: &SavedDraft) -> Self {
-        let draft = Self { kind: RwSignal::default(), state: RwSignal::default(), questions: RwSignal::default() };
-        draft.set(saved);
+    /// What was typed last, or the first example; where the address carries a decision, that.
+    pub fn open(linked: Option<SavedDraft>, presets: &[Preset]) -> Self {
+        let draft = Self {
+            kind: RwSignal::default(),
+            state: RwSignal::default(),
+            questions: RwSignal::default(),
+            before: RwSignal::new(load(BEFORE_KEY)),
+            given: StoredValue::new(None),
+            refused: RwSignal::new(false),
+        };
+        let typed = load(STORAGE_KEY);
+        draft.set(&typed.or_else(|| presets.first().map(|preset| preset.draft.clone())).unwrap_or_else(SavedDraft::empty));
+        if let Some(linked) = linked {
+            draft.replace(&linked);
+        }
         draft
     }
 
+    /// Puts something ready-made in the place of everything. What was typed can be brought back.
+    pub fn replace(&self, saved: &SavedDraft) {
+        let now = untrack(|| self.get());
+        if now != *saved && self.is_typed(&now) {
+            self.keep_before(Some(now));
+        }
+        self.set(saved);
+        let given = untrack(|| self.get());
+        // A reload of this tab must find it; what all tabs share changes only when something is typed.
+        put(session(), STORAGE_KEY, &given);
+        self.given.set_value(Some(given));
+    }
+
+    /// Puts what was typed before back in its place; what stands there now takes the other one.
+    pub fn bring_back(&self) {
+        let Some(before) = self.before.get_untracked() else { return };
+        let now = untrack(|| self.get());
+        self.keep_before(self.is_typed(&now).then_some(now));
+        self.set(&before);
+    }
+
+    /// Keeps what is to be brought back, or forgets it.
+    pub fn keep_before(&self, draft: Option<SavedDraft>) {
+        for storage in [session(), local()].into_iter().flatten() {
+            match &draft {
+                Some(draft) => {
+                    put(Some(storage), BEFORE_KEY, draft);
+                }
+                None => drop(storage.remove_item(BEFORE_KEY)),
+            }
+        }
+        self.before.set(draft);
+    }
+
+    fn is_typed(&self, draft: &SavedDraft) -> bool {
+        let given = self.given.with_value(|given| given.as_ref() == Some(draft));
+        !given && *draft != SavedDraft::empty() && presets().iter().all(|preset| preset.draft != *draft)
+    }
+
+    /// Keeps what is typed, for this tab and for the next visit. Without storage the page works all the same, and says so.
+    pub fn save(&self) {
+        let draft = self.get();
+        put(session(), STORAGE_KEY, &draft);
+        // Ready-made things are no reason to give up what was typed last.
+        if self.is_typed(&draft) {
+            let refused = !put(local(), STORAGE_KEY, &draft);
+            if self.refused.get_untracked() != refused {
+                self.refused.set(refused);
+            }
+        }
+    }
+
     /// Replaces everything.
-    pub fn set(&self, saved: &SavedDraft) {
+    fn set(&self, saved: &SavedDraft) {
         self.kind.set(saved.kind);
         self.state.set(saved.state.clone());
         self.questions.set(saved.questions.iter().take(MAX_QUESTIONS).map(QuestionDraft::new).collect());
@@ -171,29 +260,37 @@ impl Draft {
     }
 }
 
-/// The local storage, where the browser gives one.
-fn storage() -> Option<web_sys::Storage> {
+/// The storage that all tabs and visits share, where the browser gives one.
+fn local() -> Option<Storage> {
     web_sys::window()?.local_storage().ok()?
 }
 
-/// What was typed last time; damaged or foreign data counts as nothing.
-pub fn load() -> Option<SavedDraft> {
-    let text = storage()?.get_item(STORAGE_KEY).ok()??;
-    let saved: SavedDraft = serde_json::from_str(&text).ok()?;
-    (!saved.questions.is_empty()).then_some(saved)
+/// The storage of this tab alone.
+fn session() -> Option<Storage> {
+    web_sys::window()?.session_storage().ok()?
 }
 
-/// Keeps what is typed. Without storage the page works all the same.
-pub fn save(draft: &SavedDraft) {
-    if let (Some(storage), Ok(text)) = (storage(), serde_json::to_string(draft)) {
-        let _ = storage.set_item(STORAGE_KEY, &text);
-    }
+/// What is kept, this tab's own first; damaged or foreign data counts as nothing.
+fn load(key: &str) -> Option<SavedDraft> {
+    let read = |storage: Storage| {
+        let saved: SavedDraft = serde_json::from_str(&storage.get_item(key).ok()??).ok()?;
+        (!saved.questions.is_empty()).then_some(saved)
+    };
+    session().and_then(read).or_else(|| local().and_then(read))
+}
+
+/// False where the storage did not take it: full, or not given.
+fn put(storage: Option<Storage>, key: &str, draft: &SavedDraft) -> bool {
+    let (Some(storage), Ok(text)) = (storage, serde_json::to_string(draft)) else { return false };
+    storage.set_item(key, &text).is_ok()
 }
 
 /// A ready-made draft.
 #[derive(Clone, Debug)]
 pub struct Preset {
     pub title: String,
+    /// What it shows, in one line.
+    pub shows: String,
     pub draft: SavedDraft,
 }
 
@@ -202,6 +299,7 @@ pub fn presets() -> Vec<Preset> {
     #[derive(Deserialize)]
     struct Shipped {
         title: String,
+        shows: String,
         state: serde_json::Value,
         questions: Vec<SavedQuestion>,
     }
@@ -211,7 +309,7 @@ pub fn presets() -> Vec<Preset> {
             serde_json::Value::String(text) => (StateKind::Text, text),
             value => (StateKind::Json, serde_json::to_string_pretty(&value).unwrap_or_default()),
         };
-        Preset { title: shipped.title, draft: SavedDraft { kind, state, questions: shipped.questions } }
+        Preset { title: shipped.title, shows: shipped.shows, draft: SavedDraft { kind, state, questions: shipped.questions } }
     };
     shipped.into_iter().map(preset).collect()
 }

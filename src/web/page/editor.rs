@@ -17,17 +17,25 @@ pub fn DecideStep(shared: Shared, presets: Vec<Preset>) -> impl IntoView {
         if event.key() == "Enter" && (event.ctrl_key() || event.meta_key()) {
             event.prevent_default();
             run::start(shared, Ways::Both);
-        } else if event.key() == "Escape" && shared.runs.job.with_untracked(Option::is_some) {
-            run::stop(shared);
         }
+    };
+    let all = presets.clone();
+    let chosen = Memo::new(move |_| {
+        let now = draft.get();
+        all.iter().position(|preset| preset.draft == now)
+    });
+    let shows: Vec<String> = presets.iter().map(|preset| preset.shows.clone()).collect();
+    let shown = move || match chosen.get().and_then(|i| shows.get(i).cloned()) {
+        Some(shows) => shows,
+        None => "An example takes the place of what stands here; what you typed can be brought back.".into(),
     };
     let buttons = presets
         .into_iter()
-        .map(|preset| {
-            let (draft_data, compared) = (preset.draft.clone(), preset.draft);
-            let chosen = Memo::new(move |_| draft.get() == compared);
+        .enumerate()
+        .map(|(i, preset)| {
             view! {
-                <button type="button" class="chip" aria-pressed=move || chosen.get().to_string() on:click=move |_| draft.set(&draft_data)>{preset.title}</button>
+                <button type="button" class="chip" title=preset.shows aria-pressed=move || (chosen.get() == Some(i)).to_string()
+                    on:click=move |_| draft.replace(&preset.draft)>{preset.title}</button>
             }
         })
         .collect_view();
@@ -39,6 +47,17 @@ pub fn DecideStep(shared: Shared, presets: Vec<Preset>) -> impl IntoView {
                     <div class="chips" role="group" aria-label="Examples"><span class="soft">"Examples"</span>{buttons}</div>
                     <super::exchange::Exchange shared=shared/>
                 </div>
+                <p class="soft" id="shows">{shown}</p>
+                <Show when=move || draft.before.with(Option::is_some)>
+                    <div class="remark row" id="before">
+                        <span>"What you had typed before is kept."</span>
+                        <button type="button" class="button small" id="bring-back" on:click=move |_| draft.bring_back()>"Bring back what you had typed"</button>
+                        <button type="button" class="button quiet small" on:click=move |_| draft.keep_before(None)>"Forget it"</button>
+                    </div>
+                </Show>
+                <Show when=move || draft.refused.get()>
+                    <p class="remark" role="status" id="refused">"This browser does not keep what you type: its storage is full or turned off. Export the rows to keep them."</p>
+                </Show>
                 <div class="columns">
                     <StateBox draft=draft/>
                     <Questions shared=shared/>

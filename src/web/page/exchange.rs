@@ -13,9 +13,16 @@ use crate::decision::{Json, Row, read_rows};
 /// What stands before the draft in the address's fragment, which browsers never send to a server.
 const FRAGMENT: &str = "#decision=";
 
-/// The draft that the address carries, if it does.
-pub fn from_address() -> Option<SavedDraft> {
-    let hash = web_sys::window()?.location().hash().ok()?;
+/// Takes the draft out of the address that carries one: left there, it would stand in for what is typed later at every reload.
+pub fn take_from_address() -> Option<SavedDraft> {
+    let window = web_sys::window()?;
+    let hash = window.location().hash().ok()?;
+    if !hash.starts_with(FRAGMENT) {
+        return None;
+    }
+    let location = window.location();
+    let bare = format!("{}{}", location.pathname().ok()?, location.search().ok()?);
+    let _ = window.history().ok()?.replace_state_with_url(&JsValue::NULL, "", Some(&bare));
     let text = js_sys::decode_uri_component(hash.strip_prefix(FRAGMENT)?).ok()?.as_string()?;
     let draft: SavedDraft = serde_json::from_str(&text).ok()?;
     (!draft.questions.is_empty()).then_some(draft)
@@ -135,7 +142,7 @@ pub fn Exchange(shared: Shared) -> impl IntoView {
             let text = JsFuture::from(file.text()).await.ok().and_then(|text| text.as_string()).unwrap_or_default();
             match from_rows(text.as_bytes()) {
                 Ok((saved, remark)) => {
-                    draft.set(&saved);
+                    draft.replace(&saved);
                     problem.set(remark);
                 }
                 Err(words) => problem.set(Some(words)),

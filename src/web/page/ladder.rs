@@ -98,6 +98,12 @@ pub fn LadderList(shared: Shared, choose: impl Fn(Rung) + Copy + Send + Sync + '
             };
             let marked = move || suggestion() == Some(i) && !software();
             let quality = model.quality;
+            let kept_here = {
+                let here = here.clone();
+                Memo::new(move |_| here().is_some())
+            };
+            let action = move || if kept_here.get() { "Use" } else { "Download" };
+            let named = format!("{}, {}", model.title, format::bytes(model.bytes as f64));
             let facts = move || {
                 let time = shared.pace.get().map_or(String::new(), |pace| format!(", about {} a decision here", format::about(expected(model, pace))));
                 format!("Right on {:.0}, {:.0} and {:.0} of 100{time}", quality.authored144 * 100.0, quality.perturbed108 * 100.0, quality.typesafe102 * 100.0)
@@ -111,8 +117,8 @@ pub fn LadderList(shared: Shared, choose: impl Fn(Rung) + Copy + Send + Sync + '
                         <p class="soft facts-line">{facts}</p>
                     </div>
                     <span class="kept-size">{format::bytes(model.bytes as f64)}</span>
-                    <button type="button" class="button" disabled=move || suggestion().is_none() aria-label=format!("Download {}, {}", model.title, format::bytes(model.bytes as f64))
-                        on:click=move |_| choose(rung())>{move || if here().is_some() { "Use" } else { "Download" }}</button>
+                    <button type="button" class="button" disabled=move || suggestion().is_none() aria-label=move || format!("{} {named}", action())
+                        on:click=move |_| choose(rung())>{action}</button>
                 </li>
             }
         })

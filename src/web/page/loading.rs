@@ -93,6 +93,24 @@ impl Loading {
         PHASES.iter().rev().find(running).copied().unwrap_or(Phase::Fetch)
     }
 
+    /// Each step with its time, for when all is over.
+    pub fn times(&self) -> Vec<(&'static str, String)> {
+        PHASES.into_iter().map(|phase| (self.title(phase), self.words(phase))).collect()
+    }
+
+    /// Ends what is still running.
+    pub fn close(&mut self) {
+        PHASES.into_iter().for_each(|phase| self.end(phase));
+    }
+
+    /// Seconds since a running step began.
+    fn elapsed(&self, phase: Phase) -> Option<f64> {
+        match self.steps[phase as usize] {
+            Step::Now(since, ..) => Some((now() - since) / 1e3),
+            _ => None,
+        }
+    }
+
     fn words(&self, phase: Phase) -> String {
         match &self.steps[phase as usize] {
             Step::Waits => "waits".into(),
@@ -223,10 +241,22 @@ pub fn cancel(shared: Shared) {
 #[component]
 pub fn LoadingTiles(shared: Shared) -> impl IntoView {
     let loading = move || shared.loading.get().unwrap_or_else(|| Loading::new("", None));
+    // Some steps tell nothing on their way, and a person wants to know that they go on.
+    let tick = RwSignal::new(());
+    let timer = set_interval_with_handle(move || tick.set(()), std::time::Duration::from_millis(500));
+    on_cleanup(move || {
+        if let Ok(timer) = timer {
+            timer.clear();
+        }
+    });
+    let elapsed = move |phase: Phase| {
+        tick.track();
+        loading().elapsed(phase).filter(|elapsed| *elapsed >= 1.0).map_or(String::new(), |elapsed| format!("{elapsed:.0} s"))
+    };
     let tile = move |phase: Phase| {
         view! {
             <li class=move || loading().class(phase)>
-                <span class="tile-title">{move || loading().title(phase)}</span>
+                <span class="tile-title">{move || loading().title(phase)}<span class="tile-time">{move || elapsed(phase)}</span></span>
                 <span class="tile-words">{move || loading().words(phase)}</span>
                 <span class="track" aria-hidden="true"><span class="fill" style:transform=move || format!("scaleX({:.4})", loading().share(phase))></span></span>
             </li>

@@ -69,6 +69,8 @@ pub struct Shared {
     pub loading: RwSignal<Option<Loading>>,
     /// Tells a paused download to go on.
     pub resume: StoredValue<Option<futures_channel::oneshot::Sender<bool>>, LocalStorage>,
+    /// The steps of the model's way onto the GPU, each with its time.
+    pub times: RwSignal<Vec<(&'static str, String)>>,
     pub model: RwSignal<Option<Model>>,
     /// Where the model came from, so that it can be put back after the worker was ended.
     pub source: StoredValue<Option<ModelSource>, LocalStorage>,
@@ -132,14 +134,7 @@ fn work_offline() {
 fn Page() -> impl IntoView {
     OWNER.set(Owner::current());
     let presets = draft::presets();
-    // A link's decision stands in for what was typed last, which stays in the storage until something is changed.
-    let saved = exchange::from_address().or_else(draft::load).or_else(|| presets.first().map(|preset| preset.draft.clone()));
-    let draft = match saved {
-        Some(saved) => Draft::new(&saved),
-        None => {
-            Draft { kind: RwSignal::default(), state: RwSignal::default(), questions: RwSignal::new(vec![draft::QuestionDraft::empty()]) }
-        }
-    };
+    let draft = Draft::open(exchange::take_from_address(), &presets);
     let (model, fault) = (RwSignal::new(None), RwSignal::new(None));
     let requests = RwSignal::new(trust::Requests::default());
     let client = Client::start(move |news| match news {
@@ -159,9 +154,11 @@ fn Page() -> impl IntoView {
         device: RwSignal::new(None),
         pace: RwSignal::new(None),
         requests,
-        kept: RwSignal::default(),
+        // Until the worker has looked.
+        kept: RwSignal::new(Kept { available: true, ..Kept::default() }),
         loading: RwSignal::new(None),
         resume: StoredValue::new_local(None),
+        times: RwSignal::default(),
         model,
         source: StoredValue::new_local(None),
         fault,
@@ -176,12 +173,18 @@ fn Page() -> impl IntoView {
     hook::install(shared);
     // At once and not after a rest: a tab that is closed a moment later has lost nothing.
     Effect::new(move |first: Option<()>| {
-        let data = draft.get();
+        draft.get();
         if first.is_some() {
-            draft::save(&data);
+            untrack(|| draft.save());
+        }
+    });
+    window_event_listener(leptos::ev::hashchange, move |_| {
+        if let Some(linked) = exchange::take_from_address() {
+            draft.replace(&linked);
         }
     });
     run::watch_visibility(shared);
+    run::stop_on_escape(shared);
     work_offline();
     view! {
         <models::ModelStep shared=shared/>

@@ -10,7 +10,7 @@ use super::loading::{self, Loading, LoadingTiles};
 use super::notice::FaultNotice;
 use super::pick::{DropPlace, FileButton};
 use super::{Shared, format, trust};
-use crate::web::protocol::{Answer, Command, Device, Fault, FaultKind, KeptFile, LoadChoice, Model, ModelSource, Phase};
+use crate::web::protocol::{Answer, Command, Device, Fault, FaultKind, Kept, KeptFile, LoadChoice, Model, ModelSource, Phase};
 use crate::web::{part_addresses, part_names};
 
 /// What the visitor chose.
@@ -55,6 +55,10 @@ pub async fn bring_now(shared: Shared, chosen: Chosen) -> Result<(), Fault> {
     let (name, fetch) = chosen.words();
     shared.loading.set(Some(Loading::new(&name, fetch)));
     let result = bring(shared, chosen).await;
+    if result.is_ok() {
+        loading::change(shared, Loading::close);
+        shared.times.set(shared.loading.with_untracked(|loading| loading.as_ref().map_or_else(Vec::new, Loading::times)));
+    }
     shared.loading.set(None);
     shared.refresh_kept();
     result
@@ -188,9 +192,12 @@ async fn keep_or_use_one(shared: Shared, keep: Command, otherwise: Option<ModelS
             }
             Err(fault) if fault.kind == FaultKind::Quota => {
                 let Some(otherwise) = otherwise else { return Err(fault) };
-                shared
-                    .remark
-                    .set(Some(format!("{} The model is used without being kept: after a reload, choose it again.", fault.message)));
+                // Bytes that go straight to the GPU in pieces are never there as a whole to be hashed.
+                let checked = if matches!(otherwise, ModelSource::Url { .. }) { " Its SHA-256 is not verified." } else { "" };
+                shared.remark.set(Some(format!(
+                    "{} The model is used without being kept: after a reload, choose it again.{checked}",
+                    fault.message
+                )));
                 return Ok(otherwise);
             }
             Err(fault) => return Err(fault),
@@ -250,7 +257,7 @@ pub fn ModelStep(shared: Shared) -> impl IntoView {
                 {move || shared.remark.get().map(|text| view! { <p class="remark" role="status">{text}</p> })}
                 <Show when=move || shared.loading.with(Option::is_some)><LoadingTiles shared=shared/></Show>
                 {move || (shared.loading.with(Option::is_none)).then(|| shared.model.get()).flatten().map(|model| view! {
-                    <ModelLine model=model changing=changing/>
+                    <ModelLine model=model times=shared.times changing=changing/>
                 })}
                 <Show when=choosing><Chooser shared=shared/></Show>
             </div>
@@ -261,7 +268,10 @@ pub fn ModelStep(shared: Shared) -> impl IntoView {
 #[component]
 fn DeviceLine(shared: Shared) -> impl IntoView {
     let described = move || match shared.device.get() {
-        None => view! { <p class="device"><span class="dot wait" aria-hidden="true"></span>"Asking the browser for a GPU…"</p> }.into_any(),
+        None => {
+            view! { <p class="device" role="status"><span class="dot wait" aria-hidden="true"></span>"Asking the browser for a GPU…"</p> }
+                .into_any()
+        }
         Some(Ok(device)) => view! { <DeviceWords shared=shared device=device/> }.into_any(),
         Some(Err(fault)) => view! {
             <FaultNotice fault=fault>
@@ -270,12 +280,20 @@ fn DeviceLine(shared: Shared) -> impl IntoView {
         }
         .into_any(),
     };
-    view! { <div aria-live="polite">{described}</div> }
+    let said = move || match shared.device.get() {
+        Some(Ok(device)) => format!("This device: {}", device.name),
+        _ => String::new(),
+    };
+    view! {
+        <p class="visually-hidden" role="status">{said}</p>
+        <div>{described}</div>
+    }
 }
 
 #[component]
 fn DeviceWords(shared: Shared, device: Device) -> impl IntoView {
     let name = if device.detail.is_empty() { device.name.clone() } else { format!("{} ({})", device.name, device.detail) };
+    let plain = format!("Holds up to {} in one piece. {}", format::limit(device.max_buffer), tier_words(&device.tier));
     let asked = web_sys::window().and_then(|window| window.location().search().ok()).is_some_and(|search| search.contains("selftest"));
     let pace = if device.software {
         "This is a software renderer, not a graphics card: everything works, slowly. A model below 200 MB is advisable."
@@ -285,24 +303,37 @@ fn DeviceWords(shared: Shared, device: Device) -> impl IntoView {
     view! {
         <details class="device" open=asked>
             <summary><span class=if device.software { "dot slow" } else { "dot good" } aria-hidden="true"></span><span>"This device: "<strong>{name}</strong></span></summary>
-            <p>{pace}</p>
             <dl class="facts">
                 <div><dt>"Largest buffer"</dt><dd>{format::limit(device.max_buffer)}</dd></div>
                 <div><dt>"Largest binding"</dt><dd>{format::limit(device.max_binding)}</dd></div>
                 <div><dt>"Threads a group"</dt><dd>{format::thousands(device.max_invocations)}</dd></div>
                 <div><dt>"Shared memory"</dt><dd>{format::limit(f64::from(device.workgroup_memory))}</dd></div>
-                <div><dt>"Tier"</dt><dd>"exact, 32-bit sums"</dd></div>
+                <div><dt>"Tier"</dt><dd>{device.tier.clone()}</dd></div>
                 <div><dt>"Driver"</dt><dd>"browsers do not tell"</dd></div>
                 <div><dt>"16-bit floats"</dt><dd>{if device.f16 { "yes" } else { "no, not needed" }}</dd></div>
             </dl>
             <p class="soft">"Tensors larger than a binding are split by rows, so these limits slow a model down at most. Only memory can rule it out."</p>
             <super::selftest::SelfTest shared=shared/>
         </details>
+        <p class="soft" id="device-words">{pace}" "{plain}</p>
+    }
+}
+
+/// What a tier means for the answers.
+fn tier_words(tier: &str) -> &'static str {
+    match tier {
+        "fast" => {
+            "Models are read in the fast tier: what is multiplied is rounded to 8 bits first, as other programs do, too. That is quicker and moves the probabilities a little."
+        }
+        "tensor" => {
+            "Models are read in the tensor tier: what is multiplied is rounded to 16 bits first, on the units that the GPU has for it."
+        }
+        _ => "Models are read in the exact tier: everything is computed in 32-bit numbers.",
     }
 }
 
 #[component]
-fn ModelLine(model: Model, changing: RwSignal<bool>) -> impl IntoView {
+fn ModelLine(model: Model, times: RwSignal<Vec<(&'static str, String)>>, changing: RwSignal<bool>) -> impl IntoView {
     let facts = format!(
         "{} · {} layers · {} file · {} on the GPU · {} tier",
         model.architecture,
@@ -311,13 +342,19 @@ fn ModelLine(model: Model, changing: RwSignal<bool>) -> impl IntoView {
         format::bytes(model.gpu_bytes),
         model.precision
     );
-    let times = format!("on the GPU in {}, first run {}", format::seconds(model.upload_seconds), format::seconds(model.warm_up_seconds));
+    let took = format!("on the GPU in {}, first run {}", format::seconds(model.upload_seconds), format::seconds(model.warm_up_seconds));
     view! {
         <div class="loaded" id="loaded">
             <div>
                 <p class="loaded-name">{model.name}</p>
                 <p class="soft">{facts}</p>
-                <p class="soft">{times}</p>
+                <p class="soft">{took}</p>
+                <details class="soft definitions" id="load-times">
+                    <summary>"How long each step took"</summary>
+                    <dl class="facts">
+                        {move || times.get().into_iter().map(|(title, words)| view! { <div><dt>{title}</dt><dd>{words}</dd></div> }).collect_view()}
+                    </dl>
+                </details>
             </div>
             <button type="button" class="button quiet" aria-expanded=move || changing.get().to_string() on:click=move |_| changing.update(|open| *open = !*open)>
                 {move || if changing.get() { "Keep this model" } else { "Change model" }}
@@ -366,13 +403,7 @@ fn Chooser(shared: Shared) -> impl IntoView {
 #[component]
 fn KeptList(shared: Shared) -> impl IntoView {
     let none = move || shared.kept.with(|kept| kept.files.is_empty());
-    let room = move || {
-        shared.kept.with(|kept| match (kept.available, kept.quota > 0.0) {
-            (false, _) => "This browser gives the page no file storage: models are used without being kept.".to_string(),
-            (true, true) => format!("{} used of {} that this browser allows.", format::bytes(kept.usage), format::bytes(kept.quota)),
-            (true, false) => String::new(),
-        })
-    };
+    let room = move || shared.kept.with(storage_words);
     view! {
         <Show when=move || !none()>
             <div class="kept">
@@ -382,10 +413,28 @@ fn KeptList(shared: Shared) -> impl IntoView {
                         <KeptRow shared=shared file=file/>
                     </For>
                 </ul>
-                <p class="soft">{room}</p>
             </div>
         </Show>
+        <p class="soft" id="storage">{room}</p>
     }
+}
+
+/// What will be stored where, and for how long.
+fn storage_words(kept: &Kept) -> String {
+    if !kept.available {
+        return "This browser gives the page no file storage, as in some private windows: models are used without being kept.".into();
+    }
+    let room = if kept.quota > 0.0 {
+        format!(", {} used of {} that it allows", format::bytes(kept.usage), format::bytes(kept.quota))
+    } else {
+        String::new()
+    };
+    let stays = if kept.persisted {
+        "It has promised to keep them until you delete them."
+    } else {
+        "It has not promised to keep them: it may clear them when space runs low, and a private window when it is closed."
+    };
+    format!("Models are stored in this browser, on this device, for this page alone{room}. {stays}")
 }
 
 #[component]
@@ -411,10 +460,10 @@ fn KeptRow(shared: Shared, file: KeptFile) -> impl IntoView {
     };
     let action = if complete {
         let choice = move |_| choose(shared, Chosen::Kept(use_name.clone()));
-        view! { <button type="button" class="button strong" disabled=no_gpu on:click=choice>"Use"</button> }.into_any()
+        view! { <button type="button" class="button strong" aria-label=format!("Use {name}") disabled=no_gpu on:click=choice>"Use"</button> }.into_any()
     } else if !url.is_empty() {
         let resume = move |_| choose(shared, Chosen::Url(url.clone(), None));
-        view! { <button type="button" class="button" disabled=no_gpu on:click=resume>"Go on"</button> }.into_any()
+        view! { <button type="button" class="button" aria-label=format!("Go on with {name}") disabled=no_gpu on:click=resume>"Go on"</button> }.into_any()
     } else {
         ().into_any()
     };

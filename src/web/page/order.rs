@@ -25,20 +25,18 @@ pub fn check(shared: Shared, outcome: Outcome) {
         return;
     }
     let row = outcome.row.get_value();
-    runs.stopping.set(false);
-    runs.job.set(Some(0));
+    runs.begin();
     outcome.order.set(Lane::Running(now()));
     spawn_local(async move {
         let result = read_all(shared, row).await;
         outcome.order.set(match result {
             Ok(order) => {
-                runs.said.set(words(&order));
+                runs.said.set(outcome.names.with_value(|names| words(&order, names)));
                 Lane::Done(order)
             }
             Err(fault) => Lane::Failed(fault),
         });
-        runs.job.set(None);
-        runs.stopping.set(false);
+        runs.end();
     });
 }
 
@@ -54,11 +52,13 @@ async fn read_all(shared: Shared, row: String) -> Result<Order, Fault> {
     Ok(Order { combined: combined.probabilities, agree: (agree, combined.read), spread: combined.spread })
 }
 
-fn words(order: &Order) -> String {
+fn words(order: &Order, names: &[String]) -> String {
     let (agree, all) = order.agree;
-    let share = order.combined.get(top(&order.combined)).copied().unwrap_or_default();
+    let first = top(&order.combined);
+    let share = order.combined.get(first).copied().unwrap_or_default();
+    let name = names.get(first).map_or("the first choice", String::as_str);
     format!(
-        "{agree} of {all} orders agree. Over all of them it has {}, and moves by {:.1} points with the order.",
+        "{agree} of {all} orders agree on {name}. Over all of them {name} has {}; no option moves by more than {:.1} points with the order.",
         format::share(share),
         order.spread * 100.0
     )
@@ -71,7 +71,10 @@ pub fn OrderLine(shared: Shared, outcome: Signal<Option<Outcome>>) -> impl IntoV
     let found = move || match lane() {
         Lane::Off | Lane::Waiting => "Does the answer depend on the order of the options?".to_string(),
         Lane::Running(_) => "Reading every rotation…".to_string(),
-        Lane::Done(order) => words(&order),
+        Lane::Done(order) => {
+            let names = outcome.get().map(|outcome| outcome.names.get_value()).unwrap_or_default();
+            words(&order, &names)
+        }
         Lane::Failed(fault) => fault.message,
     };
     let disabled = move || {

@@ -21,6 +21,10 @@ pub fn AnswerStep(shared: Shared) -> impl IntoView {
                 <Show when=several><h3 class="asked">{move || question.text.get()}</h3></Show>
                 <Lanes shared=shared question=question/>
             }/>
+            <details class="soft definitions">
+                <summary>"What the numbers are"</summary>
+                <p>"Margin: by how much the first option's share is greater than the second's. Entropy: how undecided the model is, from 0 bits (one option has everything) to 1 bit for two equal options and 2 bits for four. Allowed mass: how much of the probability of everything that the model could have written next stands on the answer letters; where it is small, the model wanted to say something else. Forward pass: the GPU's part of the time. Prompt: tokens that the model read; tokens that were kept from an earlier run are not read again."</p>
+            </details>
             <p class="soft note">"The bars are a softmax over the answer letters' logits: how the model divides its vote among the options that you offered. They are not calibrated probabilities of being right."</p>
         </section>
     }
@@ -34,44 +38,81 @@ fn prompt_words(decision: &Decision) -> String {
     }
 }
 
-/// Sums over all questions; none until every question has been answered both ways.
-fn totals(outcomes: &[Outcome]) -> Option<(f64, f64, u32)> {
-    let mut sum = (0.0, 0.0, 0);
-    for outcome in outcomes {
-        let read = outcome.direct.with(|lane| lane.done().map(|d| d.total_seconds))?;
-        let (seconds, tokens) = outcome.written.with(|lane| lane.done().map(|g| (g.total_seconds, g.output_tokens)))?;
-        sum = (sum.0 + read, sum.1 + seconds, sum.2 + tokens);
+/// Sums over all questions.
+#[derive(Clone, Default, PartialEq)]
+struct Totals {
+    questions: usize,
+    /// Seconds of reading, and of writing.
+    read: f64,
+    written: f64,
+    /// Tokens that were written.
+    tokens: u32,
+    /// Tokens of the prompts' common beginning that an earlier run had left.
+    kept: u32,
+}
+
+impl Totals {
+    /// None until every question has been answered both ways.
+    fn of(outcomes: &[Outcome]) -> Option<Self> {
+        let mut sum = Self { questions: outcomes.len(), ..Self::default() };
+        for outcome in outcomes {
+            let (read, kept) = outcome.direct.with(|lane| lane.done().map(|d| (d.total_seconds, d.reused_tokens)))?;
+            let (written, tokens) = outcome.written.with(|lane| lane.done().map(|g| (g.total_seconds, g.output_tokens)))?;
+            sum.read += read;
+            sum.written += written;
+            sum.tokens += tokens;
+            sum.kept = sum.kept.max(kept);
+        }
+        (!outcomes.is_empty()).then_some(sum)
     }
-    (!outcomes.is_empty()).then_some(sum)
+
+    /// What was compared, and what makes the comparison less than even.
+    fn words(&self) -> String {
+        let cases = if self.questions > 1 { "same cases" } else { "same case" };
+        let shared = if self.questions > 1 {
+            " Reading read what the questions have in common once, writing read it with each of them."
+        } else {
+            ""
+        };
+        let kept = if self.kept > 0 {
+            format!(
+                " An earlier run had left the first {} of the prompt, which reading did not read again and writing did: for a time from nothing, change the state.",
+                format::plural(self.kept, "token")
+            )
+        } else {
+            String::new()
+        };
+        format!(
+            "Same model, {cases}, same GPU, one after the other. Reading wrote nothing; writing took {}, one forward pass each. Both times run from the click's turn to the last number, with prompt and tokenizer.{shared}{kept}",
+            format::plural(self.tokens, "token")
+        )
+    }
 }
 
 #[component]
 fn Verdict(shared: Shared) -> impl IntoView {
-    let sums = Memo::new(move |_| shared.runs.outcomes.with(|outcomes| totals(outcomes)));
+    let sums = Memo::new(move |_| shared.runs.outcomes.with(|outcomes| Totals::of(outcomes)));
     let headline = move || match sums.get() {
-        Some((read, written, _)) if written >= read => format!("Reading was {} times faster than writing", format::times(written / read)),
-        Some((read, written, _)) => format!("Writing was {} times faster than reading", format::times(read / written)),
+        Some(Totals { read, written, .. }) if written >= read => {
+            format!("Reading was {} times faster than writing", format::times(written / read))
+        }
+        Some(Totals { read, written, .. }) => format!("Writing was {} times faster than reading", format::times(read / written)),
         None => "Two ways to ask the same model".to_string(),
     };
     let below = move || match sums.get() {
-        Some((_, _, tokens)) => {
-            format!(
-                "Same model, same case, same GPU, one after the other. Reading wrote nothing; writing took {}, one forward pass each. Both times run from the click's turn to the last number, with prompt and tokenizer.",
-                format::plural(tokens, "token")
-            )
-        }
+        Some(sums) => sums.words(),
         None => "Run the decision to see what each of them costs on this device.".to_string(),
     };
     let bar = move |share: f64| format!("scaleX({:.4})", if share > 0.0 { share.clamp(0.003, 1.0) } else { 0.0 });
-    let read_share = move || sums.get().map_or(0.0, |(read, written, _)| read / read.max(written));
-    let write_share = move || sums.get().map_or(0.0, |(read, written, _)| written / read.max(written));
+    let read_share = move || sums.get().map_or(0.0, |sums| sums.read / sums.read.max(sums.written));
+    let write_share = move || sums.get().map_or(0.0, |sums| sums.written / sums.read.max(sums.written));
     view! {
         <div class="verdict" class:empty=move || sums.get().is_none()>
             <p class="headline" id="verdict">{headline}</p>
-            <p class="soft">{below}</p>
+            <p class="soft" id="compared">{below}</p>
             <dl class="race">
-                <div class="read"><dt>"Read"</dt><dd><span class="track" aria-hidden="true"><span class="fill" style:transform=move || bar(read_share())></span></span><span class="figure">{move || sums.get().map_or("–".into(), |s| format::seconds(s.0))}</span></dd></div>
-                <div class="write"><dt>"Written"</dt><dd><span class="track" aria-hidden="true"><span class="fill" style:transform=move || bar(write_share())></span></span><span class="figure">{move || sums.get().map_or("–".into(), |s| format::seconds(s.1))}</span></dd></div>
+                <div class="read"><dt>"Read"</dt><dd><span class="track" aria-hidden="true"><span class="fill" style:transform=move || bar(read_share())></span></span><span class="figure">{move || sums.get().map_or("–".into(), |s| format::seconds(s.read))}</span></dd></div>
+                <div class="write"><dt>"Written"</dt><dd><span class="track" aria-hidden="true"><span class="fill" style:transform=move || bar(write_share())></span></span><span class="figure">{move || sums.get().map_or("–".into(), |s| format::seconds(s.written))}</span></dd></div>
             </dl>
             <Show when=move || shared.runs.hidden.get() && sums.get().is_some()>
                 <p class="remark">"This tab was hidden during the run. Browsers slow hidden tabs down, so these times may be too long."</p>
@@ -129,7 +170,7 @@ fn DirectLane(shared: Shared, outcome: Signal<Option<Outcome>>, names: Signal<Ve
                 <div><dt>"Forward pass"</dt><dd>{fact(|d| format::seconds(d.forward_seconds))}</dd></div>
                 <div><dt>"Margin"</dt><dd>{fact(|d| format::share(d.margin))}</dd></div>
                 <div><dt>"Entropy"</dt><dd>{fact(|d| format!("{:.2} bits", d.entropy))}</dd></div>
-                <div title="How much of the whole vocabulary's probability stands on the answer letters"><dt>"Allowed mass"</dt><dd>{fact(|d| d.mass.map_or("–".into(), format::share))}</dd></div>
+                <div><dt>"Allowed mass"</dt><dd>{fact(|d| d.mass.map_or("–".into(), format::share))}</dd></div>
             </dl>
         </article>
     }

@@ -5,7 +5,7 @@ use wasm_bindgen::{JsCast, prelude::Closure};
 use wasm_bindgen_futures::spawn_local;
 
 use super::draft::{ROW_ID, SavedDraft};
-use super::{Shared, lasting, recover};
+use super::{Shared, lasting, loading, recover};
 use crate::web::protocol::{Answer, Command, Decision, Event, Fault, FaultKind, Generation};
 
 /// What is being run and what has come out. Copies are the same state.
@@ -24,6 +24,66 @@ pub struct Runs {
     pub said: RwSignal<String>,
     /// The tab was hidden while the newest answers were made: their times may be too long.
     pub hidden: RwSignal<bool>,
+    /// The button that began what runs; empty where none had the focus.
+    from: StoredValue<String>,
+}
+
+/// Buttons that begin something, and those that take their place until it ends.
+const BEGIN: [&str; 4] = ["run", "read", "start-bench", "start-evaluation"];
+const STOP: [&str; 3] = ["stop", "stop-bench", "stop-evaluation"];
+
+impl Runs {
+    /// Something begins. The button that was pressed gives way to one that stops, and the focus goes with it.
+    pub fn begin(&self) {
+        let from = focused().filter(|id| BEGIN.contains(&id.as_str())).unwrap_or_default();
+        self.stopping.set(false);
+        self.job.set(Some(0));
+        if !from.is_empty() {
+            focus_one_of(STOP.map(String::from).to_vec());
+        }
+        self.from.set_value(from);
+    }
+
+    /// It has ended; the focus goes back to where it came from.
+    pub fn end(&self) {
+        let on_stop = focused().is_some_and(|id| STOP.contains(&id.as_str()));
+        self.job.set(None);
+        self.stopping.set(false);
+        if on_stop {
+            focus_one_of(vec![self.from.get_value()]);
+        }
+    }
+}
+
+fn document() -> Option<web_sys::Document> {
+    web_sys::window()?.document()
+}
+
+/// The id of what has the focus.
+fn focused() -> Option<String> {
+    Some(document()?.active_element()?.id())
+}
+
+/// Puts the focus on the first of these that is there once the page has been drawn, without scrolling to it.
+fn focus_one_of(ids: Vec<String>) {
+    request_animation_frame(move || {
+        let found = ids.iter().filter(|id| !id.is_empty()).find_map(|id| document()?.get_element_by_id(id));
+        if let Some(button) = found {
+            let options = js_sys::Object::new();
+            let _ = js_sys::Reflect::set(&options, &"preventScroll".into(), &true.into());
+            super::bench::method(&button, "focus", &js_sys::Array::of1(&options));
+        }
+    });
+}
+
+/// Escape stops whatever runs, wherever the focus is.
+pub fn stop_on_escape(shared: Shared) {
+    window_event_listener(leptos::ev::keydown, move |event| {
+        // Held down it would say twice what ends the worker.
+        if event.key() == "Escape" && !event.repeat() && !event.default_prevented() && shared.runs.job.with_untracked(Option::is_some) {
+            stop(shared);
+        }
+    });
 }
 
 impl Default for Runs {
@@ -36,6 +96,7 @@ impl Default for Runs {
             last: StoredValue::new(None),
             said: RwSignal::default(),
             hidden: RwSignal::default(),
+            from: StoredValue::default(),
         }
     }
 }
@@ -154,9 +215,8 @@ pub fn start(shared: Shared, ways: Ways) {
     let before = runs.outcomes.get_untracked();
     runs.outcomes.set(outcomes.clone());
     before.into_iter().for_each(Outcome::dispose);
-    runs.stopping.set(false);
     runs.hidden.set(is_hidden());
-    runs.job.set(Some(0));
+    runs.begin();
     spawn_local(async move {
         read(shared, &outcomes).await;
         if ways == Ways::Both {
@@ -165,7 +225,11 @@ pub fn start(shared: Shared, ways: Ways) {
                 let on_event = move |event| {
                     if let Event::Written { text, tokens, seconds } = event {
                         stream.update(|stream| {
-                            stream.times.push(seconds);
+                            // Begun anew after a fault, it starts again with the first token.
+                            stream.times.truncate(tokens.saturating_sub(1) as usize);
+                            if tokens > 0 {
+                                stream.times.push(seconds);
+                            }
                             (stream.text, stream.tokens, stream.seconds) = (text, tokens, seconds);
                         });
                     }
@@ -184,8 +248,7 @@ pub fn start(shared: Shared, ways: Ways) {
                 outcome.written.with_untracked(|lane| say_written(runs, lane));
             }
         }
-        runs.job.set(None);
-        runs.stopping.set(false);
+        runs.end();
     });
 }
 
@@ -253,6 +316,7 @@ async fn lane<T: Send + Sync + Clone + PartialEq + 'static>(
         && recover::possible(fault)
         && recover::again(shared, fault).await.is_ok()
     {
+        on_event(Event::Written { text: String::new(), tokens: 0, seconds: 0.0 });
         lane.set(Lane::Running(now()));
         let call = shared.call(command);
         runs.job.set(Some(call.job));
@@ -297,9 +361,14 @@ pub fn top(values: &[f64]) -> usize {
     best
 }
 
-/// The first click asks the running step to end; the second ends the worker and loads the model again.
+/// The first click asks the running step to end; the second ends the worker and loads the model again. While a model is fetched or loaded for
+/// the run, that is stopped.
 pub fn stop(shared: Shared) {
     let runs = shared.runs;
+    if shared.loading.with_untracked(Option::is_some) {
+        runs.stopping.set(true);
+        return loading::cancel(shared);
+    }
     let Some(job) = runs.job.get_untracked() else { return };
     if runs.stopping.get_untracked() {
         shared.model.set(None);

@@ -10,7 +10,8 @@ use crate::web::protocol::{Answer, Command, Device, Event, Fault, KernelCheck};
 #[derive(Clone, PartialEq)]
 enum State {
     Idle,
-    Running(u32, u32),
+    /// The job; kernels that are done, of how many.
+    Running(u32, u32, u32),
     Done(Vec<KernelCheck>),
     Failed(Fault),
 }
@@ -19,14 +20,16 @@ fn run(shared: Shared, state: RwSignal<State>) {
     if matches!(state.get_untracked(), State::Running(..)) {
         return;
     }
-    state.set(State::Running(0, 0));
+    let call = shared.call(Command::SelfTest);
+    let job = call.job;
+    state.set(State::Running(job, 0, 0));
     spawn_local(async move {
         let on_event = |event| {
             if let Event::Checked { done, total } = event {
-                state.set(State::Running(done, total));
+                state.set(State::Running(job, done, total));
             }
         };
-        state.set(match shared.call(Command::SelfTest).finish(on_event).await {
+        state.set(match call.finish(on_event).await {
             Ok(Answer::SelfTest(checks)) => State::Done(checks),
             Ok(_) => State::Idle,
             Err(fault) => State::Failed(fault),
@@ -75,13 +78,21 @@ pub fn SelfTest(shared: Shared) -> impl IntoView {
         run(shared, state);
     }
     let running = move || matches!(state.get(), State::Running(..));
-    let words = move || match state.get() {
+    let press = move |_| match state.get_untracked() {
+        State::Running(job, ..) => shared.client.with_value(|client| client.cancel(job)),
+        _ => run(shared, state),
+    };
+    // Apart from the verdict: hundreds of steps are nothing to be read out.
+    let progress = move || match state.get() {
+        State::Running(_, done, total) if total > 0 => format!("{done} of {total} kernels"),
+        _ => String::new(),
+    };
+    let words = Memo::new(move |_| match state.get() {
         State::Idle => String::new(),
-        State::Running(_, 0) => "Starting…".to_string(),
-        State::Running(done, total) => format!("{done} of {total} kernels"),
+        State::Running(..) => "Checking…".to_string(),
         State::Done(checks) => verdict(&checks),
         State::Failed(fault) => fault.message,
-    };
+    });
     let text = move || match state.get() {
         State::Done(checks) => Some(report(shared.device.get().and_then(Result::ok), &checks)),
         _ => None,
@@ -89,8 +100,9 @@ pub fn SelfTest(shared: Shared) -> impl IntoView {
     view! {
         <div class="selftest">
             <div class="row">
-                <button type="button" class="button small" id="selftest" disabled=running on:click=move |_| run(shared, state)>"Check this GPU"</button>
-                <span class="soft" id="selftest-verdict" role="status">{words}</span>
+                <button type="button" class="button small" id="selftest" on:click=press>{move || if running() { "Stop" } else { "Check this GPU" }}</button>
+                <span class="soft" id="selftest-verdict" role="status">{move || words.get()}</span>
+                <span class="soft" id="selftest-progress">{progress}</span>
             </div>
             {move || text().map(|text| view! {
                 <details>

@@ -15,7 +15,7 @@ use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::{JsFuture, spawn_local};
 use web_sys::{ReadableStreamDefaultReader, Response};
 
-use super::http::{Range, fetch, header, refused, total};
+use super::http::{Range, fetch, header, other_part, refused, starts_at, total};
 use super::job::{Job, cancelled, sleep};
 use super::store::{self, Note, OpenFile};
 use crate::gguf::{ByteSource, Gguf, SourceError};
@@ -37,8 +37,14 @@ const TRIES: u32 = 4;
 ///
 /// What an earlier try of the same address left is kept and continued. After a cancel or a fault the part stays. `on_header` hears once, as
 /// soon as the header is down, if it is one that can be read alone.
-pub async fn download(url: &str, job: &Job, on_header: impl FnOnce(Gguf) + 'static) -> Result<String, Fault> {
+pub async fn download(url: &str, promised: Option<String>, job: &Job, on_header: impl FnOnce(Gguf) + 'static) -> Result<String, Fault> {
     let (name, mut note) = place(url).await;
+    if let Some(promised) = promised.filter(|promised| *promised != note.promised) {
+        note.promised = promised;
+        if !note.is_empty() {
+            store::write_note(&name, &note).await?;
+        }
+    }
     let complete = note.bytes > 0.0 && note.stored == note.bytes;
     if complete && store::snapshot(&name).await.is_ok_and(|file| file.size() == note.bytes) {
         return Ok(name);
@@ -228,7 +234,7 @@ impl Transfer {
             && (etag.is_empty() || known.etag.is_empty() || etag == known.etag);
         if !known.is_empty() && (response.status() == 416 || response.status() == 206 && !same) {
             // Another version of the file: what is here belongs to none that can be had, so from the beginning.
-            *self.note.borrow_mut() = Note { url: self.url.clone(), ..Note::default() };
+            *self.note.borrow_mut() = known.anew();
             piece = (0.0, PIECE);
             response = self.ask(piece).await?;
             (length, etag) = (total(&response), header(&response, "etag").unwrap_or_default());
@@ -247,7 +253,9 @@ impl Transfer {
             if response.status() != 200 {
                 return Err(refused(&self.url, &response));
             }
-            *self.note.borrow_mut() = Note { url: self.url.clone(), ..Note::default() };
+            *self.note.borrow_mut() = known.anew();
+        } else if !starts_at(&response, piece.0) {
+            return Err(other_part());
         }
         let mut note = self.note.borrow_mut();
         if let Some(length) = length {
@@ -259,6 +267,10 @@ impl Transfer {
         let whole = note.bytes;
         self.received.set(note.stored + note.ahead.iter().map(|(start, end)| end - start).sum::<f64>());
         if ranged {
+            // What an earlier version left behind the end of this one.
+            if self.file.size()? > whole {
+                self.file.truncate(whole)?;
+            }
             // What the first request did not ask for.
             piece.1 = piece.1.min(whole);
             let mut queue = self.queue.borrow_mut();
@@ -341,6 +353,7 @@ impl Transfer {
             206 if other || total(&response).is_some_and(|total| total != bytes) => {
                 Err(Fault::new(FaultKind::ModelFile, "The file changed on its server while it was downloaded. Begin again."))
             }
+            206 if !starts_at(&response, *start) => Err(other_part()),
             206 => self.stream(response, start, Some(end), window).await,
             200 => Err(Fault::new(FaultKind::ModelFile, "The file changed on its server while it was downloaded. Begin again.")),
             _ => Err(refused(&self.url, &response)),

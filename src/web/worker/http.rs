@@ -64,6 +64,18 @@ pub fn total(response: &Response) -> Option<f64> {
     }
 }
 
+/// Does a part begin where it was asked to? A server that does not say is believed.
+pub fn starts_at(response: &Response, start: f64) -> bool {
+    let said = header(response, "content-range")
+        .and_then(|range| range.trim().strip_prefix("bytes ")?.split('-').next()?.trim().parse::<f64>().ok());
+    said.is_none_or(|said| said == start)
+}
+
+/// The server answered with other bytes than were asked for.
+pub fn other_part() -> Fault {
+    Fault::new(FaultKind::ModelFile, "The server sent another part of the file than was asked for, so this host cannot be used.")
+}
+
 /// What a status that is no success means.
 pub fn refused(url: &str, response: &Response) -> Fault {
     let why = match response.status() {

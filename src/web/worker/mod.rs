@@ -149,8 +149,8 @@ async fn keep(job: &Job, command: Command, queue: &Queue) -> Result<Answer, Faul
         }
         Command::Download { url, sha256 } => {
             let (queue, waits) = (queue.clone(), job.clone());
-            let name = download::download(&url, job, move |header| queue.arrived(waits, header)).await?;
-            store::verify(&name, sha256.as_deref(), job).await?;
+            let name = download::download(&url, sha256, job, move |header| queue.arrived(waits, header)).await?;
+            store::verify_promised(&name, job).await?;
             store::seal(&name).await?;
             Ok(Answer::Stored { name })
         }

@@ -222,8 +222,10 @@ impl Session {
         let mut seen = |_: &selftest::Check| {
             done += 1;
             job.post(Event::Checked { done, total: selftest::COUNT as u32 });
+            job.flow()
         };
         let checks = selftest::run(&gpu, &mut seen).await.map_err(|error| gpu_fault(&error))?;
+        job.check()?;
         let check = |check: selftest::Check| KernelCheck { kernel: check.kernel, error: check.error, passed: check.passed };
         Ok(checks.into_iter().map(check).collect())
     }
@@ -342,6 +344,7 @@ fn describe(gpu: &Gpu, words: &[String]) -> Device {
         max_invocations: info.adapter.invocations,
         workgroup_memory: info.adapter.workgroup_memory,
         f16: info.adapter.features.iter().any(|feature| feature == "shader-f16"),
+        tier: Precision::Auto.tier(info).map_or_else(|_| String::new(), |tier| tier.to_string()),
     }
 }
 

@@ -87,6 +87,9 @@ impl WebSource {
                 if response.status() != 206 {
                     return Err(format!("the server answered {} where a part was asked for", response.status()));
                 }
+                if !http::starts_at(&response, start) {
+                    return Err(http::other_part().message);
+                }
                 let bytes = body(&response).await?;
                 if bytes.length() as usize != buf.len() {
                     return Err(format!("the server sent {} bytes instead of {}", bytes.length(), buf.len()));

@@ -11,8 +11,8 @@ use std::ops::ControlFlow;
 /// Work that has begun.
 pub struct Steps {
     work: Work,
-    /// Milliseconds of the worker's clock.
-    start: f64,
+    /// Seconds of work that no decision has been charged with yet.
+    spent: f64,
     /// The load that it belongs to.
     pub load: u32,
 }
@@ -42,7 +42,7 @@ impl Steps {
             }
             _ => return Err(Fault::new(FaultKind::Crash, "this request does not run in steps")),
         };
-        Ok(Self { work, start, load })
+        Ok(Self { work, spent: (now() - start) / 1e3, load })
     }
 
     fn progress(&self) -> (usize, usize) {
@@ -90,15 +90,17 @@ impl Session {
         }
         let loaded = self.loaded()?;
         let mut hear = || if job.is_cancelled() || urgent() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        let start = steps.start;
+        let start = now();
+        let spent = steps.spent;
+        let mut charged = false;
         let stepped = match &mut steps.work {
             Work::Tokens(run) => run.step(&mut loaded.engine, &mut hear).await.map(|_| ()),
             Work::Decisions { decisions, orderings, out } => match decisions.step(&mut loaded.engine, &mut hear).await {
                 Ok(decided) => {
+                    // What has been done since the last ones, in equal parts: together, decisions take what the clock says.
+                    let total = (spent + (now() - start) / 1e3) / decided.len().max(1) as f64;
+                    charged = !decided.is_empty();
                     for (i, decided) in decided {
-                        // A single decision has taken what the clock says; one of many its part.
-                        let wall = (now() - start) / 1e3;
-                        let total = if out.len() == 1 { wall } else { decided.forward_seconds };
                         let decision = decision(loaded, &decisions.rows()[i], &decided, *orderings, total)?;
                         job.post(Event::Decided { index: i as u32, decision: Box::new(decision.clone()) });
                         out[i] = Some(decision);
@@ -108,6 +110,8 @@ impl Session {
                 Err(error) => Err(error),
             },
         };
+        let worked = (now() - start) / 1e3;
+        steps.spent = if charged { 0.0 } else { spent + worked };
         match stepped {
             Err(EngineError::Cancelled) if !job.is_cancelled() => return Ok(None),
             Err(EngineError::Cancelled) => return Err(cancelled()),
@@ -124,7 +128,7 @@ impl Session {
                 let read = run.read();
                 let logits = read.readings.iter().map(|group| group.iter().map(|reading| reading.labels.clone()).collect()).collect();
                 let prefixes = read.prefixes.iter().map(|prefix| (prefix.tokens, prefix.reused)).collect();
-                Answer::Read(TokenReading { logits, prefixes, seconds: (now() - start) / 1e3 })
+                Answer::Read(TokenReading { logits, prefixes, seconds: steps.spent })
             }
             Work::Decisions { out, .. } => Answer::Decided(std::mem::take(out).into_iter().flatten().collect()),
         }))

@@ -42,6 +42,9 @@ pub struct Note {
     /// Hex digest of the complete file; empty while unknown.
     #[serde(default)]
     pub sha256: String,
+    /// The digest that the file must have; empty where nobody has promised one.
+    #[serde(default)]
+    pub promised: String,
     /// When the complete file was last changed in the storage, in milliseconds; 0 while unknown.
     #[serde(default)]
     pub written: f64,
@@ -51,6 +54,11 @@ pub struct Note {
 }
 
 impl Note {
+    /// Of the same download, with nothing of the file here.
+    pub fn anew(&self) -> Self {
+        Self { url: self.url.clone(), promised: self.promised.clone(), ..Self::default() }
+    }
+
     /// Nothing of the file is here.
     pub fn is_empty(&self) -> bool {
         self.stored == 0.0 && self.ahead.is_empty()
@@ -241,6 +249,12 @@ pub async fn estimate() -> (f64, f64) {
     (estimate.get_usage().unwrap_or(0.0), estimate.get_quota().unwrap_or(0.0))
 }
 
+/// Has the browser promised not to clear the storage by itself?
+async fn persisted() -> bool {
+    let Some(Ok(promise)) = manager().map(|manager| manager.persisted()) else { return false };
+    JsFuture::from(promise).await.is_ok_and(|answer| answer.is_truthy())
+}
+
 /// Refuses what cannot fit, before the first byte.
 pub async fn check_room(more: f64) -> Result<(), Fault> {
     let (usage, quota) = estimate().await;
@@ -273,7 +287,7 @@ pub async fn list() -> Kept {
         files.push(KeptFile { name, bytes: note.bytes, stored, url: note.url, sha256: note.sha256 });
     }
     files.sort_by(|a, b| a.name.cmp(&b.name));
-    Kept { available: true, files: join_parts(files), usage, quota }
+    Kept { available: true, files: join_parts(files), usage, quota, persisted: persisted().await }
 }
 
 /// Parts of a split model as one model, which goes by the name of its first part and is complete when all parts are.
@@ -431,9 +445,15 @@ fn hex(sha: Sha256) -> String {
     sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Compares a complete download with the SHA-256 that was promised for it, if one was.
+pub async fn verify_promised(name: &str, job: &Job) -> Result<(), Fault> {
+    let promised = read_note(name).await.map(|note| note.promised).filter(|promised| !promised.is_empty());
+    verify(name, promised.as_deref(), job).await
+}
+
 /// Reads a complete file back, notes its SHA-256, and compares it with the one that was promised. A file that differs is
 /// deleted: no part of it can be trusted.
-pub async fn verify(name: &str, promised: Option<&str>, job: &Job) -> Result<(), Fault> {
+async fn verify(name: &str, promised: Option<&str>, job: &Job) -> Result<(), Fault> {
     let Some(mut note) = read_note(name).await else {
         return Err(Fault::new(FaultKind::Gone, format!("{name} is no longer in the browser's storage.")));
     };

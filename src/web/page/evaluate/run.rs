@@ -9,7 +9,6 @@ use wasm_bindgen_futures::spawn_local;
 use super::journal;
 use super::set::{Ended, Place, Plan, RowSet, Rung, Table, loaded_key, rungs};
 use crate::decision::{Json, ResultRow, Row};
-use crate::web::page::loading;
 use crate::web::page::models::{self, Chosen};
 use crate::web::page::run::now;
 use crate::web::page::{Shared, lasting, locks, recover};
@@ -37,6 +36,8 @@ pub struct Evaluation {
     pub drawn: RwSignal<u32>,
     pub plan: StoredValue<Option<Plan>>,
     pub going: RwSignal<Option<Going>>,
+    /// Results would be lost by what was asked for, and the visitor has not said yet that they may be.
+    pub asking: RwSignal<bool>,
     /// How it ended, when not well.
     pub fault: RwSignal<Option<Fault>>,
     /// Something worth saying that is no fault.
@@ -66,6 +67,7 @@ impl Evaluation {
             drawn: RwSignal::new(0),
             plan: StoredValue::new(None),
             going: RwSignal::new(None),
+            asking: RwSignal::new(false),
             fault: RwSignal::new(None),
             remark: RwSignal::new(None),
         })
@@ -86,6 +88,14 @@ impl Evaluation {
             let same = |plan: &Plan| plan.orders == orders && set.as_ref().is_some_and(|set| set.sha256 == plan.set.sha256);
             self.plan.with_value(|plan| plan.as_ref().is_some_and(same))
         })
+    }
+
+    /// Rows that are read and that an evaluation of what is chosen now would not keep.
+    pub fn at_stake(&self) -> usize {
+        if untrack(|| self.continues()) {
+            return 0;
+        }
+        self.plan.with_value(|plan| plan.as_ref().map_or(0, |plan| plan.tables.iter().map(Table::done).sum()))
     }
 
     fn draw(&self) {
@@ -118,10 +128,20 @@ pub fn restore(shared: Shared) {
 pub fn clear(shared: Shared) {
     let evaluation = shared.evaluation;
     evaluation.plan.set_value(None);
+    evaluation.asking.set(false);
     evaluation.remark.set(None);
     evaluation.fault.set(None);
     evaluation.draw();
     spawn_local(journal::clear(shared));
+}
+
+/// [`start`]s, once it is certain that nothing is lost that should stay.
+pub fn ask_and_start(shared: Shared) {
+    if shared.evaluation.at_stake() > 0 {
+        shared.evaluation.asking.set(true);
+    } else {
+        start(shared);
+    }
 }
 
 /// Starts, or goes on. Does nothing while anything else runs.
@@ -135,6 +155,7 @@ pub fn start(shared: Shared) {
     if set.file.rows.is_empty() || chosen.is_empty() {
         return;
     }
+    evaluation.asking.set(false);
     let fresh = !untrack(|| evaluation.continues());
     if fresh {
         let plan = Plan {
@@ -158,17 +179,15 @@ pub fn start(shared: Shared) {
     evaluation.fault.set(None);
     evaluation.remark.set(None);
     evaluation.draw();
-    runs.stopping.set(false);
-    runs.job.set(Some(0));
+    runs.begin();
     evaluation.going.set(Some(Going::default()));
     spawn_local(async move {
         let result = match locks::take("semif-evaluation").await {
             Some(_held) => all(shared, &set, &chosen, fresh).await,
             None => Err(Fault::new(FaultKind::Storage, "Another tab of this page is evaluating.")),
         };
+        runs.end();
         evaluation.going.set(None);
-        runs.job.set(None);
-        runs.stopping.set(false);
         evaluation.draw();
         match result {
             Ok(()) => runs.said.set("The evaluation is complete.".into()),
@@ -180,16 +199,6 @@ pub fn start(shared: Shared) {
     });
 }
 
-/// Stops after the row that is being read; while a model is fetched or loaded, that.
-pub fn stop(shared: Shared) {
-    if shared.loading.with_untracked(Option::is_some) {
-        shared.runs.stopping.set(true);
-        loading::cancel(shared);
-    } else {
-        crate::web::page::run::stop(shared);
-    }
-}
-
 async fn all(shared: Shared, set: &Arc<RowSet>, chosen: &[Rung], fresh: bool) -> Result<(), Fault> {
     let evaluation = shared.evaluation;
     let plan =
@@ -198,7 +207,7 @@ async fn all(shared: Shared, set: &Arc<RowSet>, chosen: &[Rung], fresh: bool) ->
     if let Err(fault) = &kept {
         evaluation.remark.set(Some(format!("{} The results will not survive a reload; download them before you leave.", fault.message)));
     }
-    let mut pen = Pen { shared, kept: kept.is_ok(), lines: String::new(), written: now(), drawn: 0.0 };
+    let mut pen = Pen { shared, kept: kept.is_ok(), lines: String::new(), late: false, written: now(), drawn: 0.0 };
     for (i, rung) in chosen.iter().enumerate() {
         let result = one(shared, set, plan.orders, rung, (i + 1, chosen.len()), &mut pen).await;
         // However it ended, what is read is written down.
@@ -349,6 +358,8 @@ struct Pen {
     /// The browser keeps records.
     kept: bool,
     lines: String,
+    /// Lines wait that could not be written, and the page has said so.
+    late: bool,
     written: f64,
     drawn: f64,
 }
@@ -373,14 +384,27 @@ impl Pen {
     async fn flush(&mut self) {
         let lines = std::mem::take(&mut self.lines);
         self.written = now();
-        if !lines.is_empty()
-            && let Err(fault) = journal::append(self.shared, lines).await
-        {
-            self.kept = false;
-            self.shared
-                .evaluation
-                .remark
-                .set(Some(format!("{} The newest results will not survive a reload; download them before you leave.", fault.message)));
+        if lines.is_empty() {
+            return;
+        }
+        let remark = self.shared.evaluation.remark;
+        match journal::append(self.shared, lines.clone()).await {
+            Ok(()) if std::mem::take(&mut self.late) => remark.set(None),
+            Ok(()) => {}
+            Err(fault) => {
+                // Another tab holds the record: the lines wait for the next try.
+                if fault.kind == FaultKind::Storage {
+                    self.lines = lines;
+                } else {
+                    self.kept = false;
+                }
+                if !std::mem::replace(&mut self.late, true) {
+                    remark.set(Some(format!(
+                        "{} The newest results will not survive a reload; download them before you leave.",
+                        fault.message
+                    )));
+                }
+            }
         }
     }
 }

@@ -32,6 +32,16 @@ pub fn EvaluateStep(shared: Shared) -> impl IntoView {
                     <Models shared=shared/>
                 </div>
                 <Bar shared=shared/>
+                <Show when=move || evaluation.asking.get()>
+                    <div class="remark row" role="alert" id="at-stake">
+                        <span>{move || format!(
+                            "These are other rows, or another way of reading them: the results below ({} read) would be deleted.",
+                            format::plural(evaluation.at_stake() as u32, "row")
+                        )}</span>
+                        <button type="button" class="button small" id="delete-and-evaluate" on:click=move |_| run::start(shared)>"Delete them and evaluate"</button>
+                        <button type="button" class="button quiet small" on:click=move |_| evaluation.asking.set(false)>"Keep them"</button>
+                    </div>
+                </Show>
                 {move || evaluation.remark.get().map(|words| view! { <p class="remark" role="status">{words}</p> })}
                 {move || evaluation.fault.get().map(|fault| view! {
                     <FaultNotice fault=fault>
@@ -187,11 +197,11 @@ fn Bar(shared: Shared) -> impl IntoView {
     view! {
         <div class="run-bar evaluate-bar">
             <Show when=move || evaluation.going.with(Option::is_some) fallback=move || view! {
-                <button type="button" class="button strong big" id="start-evaluation" disabled=move || why_not().is_some() on:click=move |_| run::start(shared)>
+                <button type="button" class="button strong big" id="start-evaluation" disabled=move || why_not().is_some() on:click=move |_| run::ask_and_start(shared)>
                     {move || if begun() { "Go on" } else { "Evaluate" }}
                 </button>
             }>
-                <button type="button" class="button strong big" id="stop-evaluation" on:click=move |_| run::stop(shared)>
+                <button type="button" class="button strong big" id="stop-evaluation" on:click=move |_| crate::web::page::run::stop(shared)>
                     {move || if runs.stopping.get() { "Stop at once" } else { "Stop" }}
                 </button>
             </Show>
