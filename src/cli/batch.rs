@@ -450,7 +450,8 @@ pub fn run<S: Store>(
                 break;
             }
             Some(failure) => {
-                out.finish()?;
+                // A disk in trouble too must not hide why it stopped.
+                let _ = out.finish();
                 return Err(failure);
             }
             None => {}

@@ -208,6 +208,25 @@ fn open_states_are_read_again() {
     assert_eq!((engine.cache.allocated(), engine.cache_usage()), (0, (0, 0)), "all is given back");
 }
 
+/// A cancel is heard between the chunks of the very first prompt, when nothing is known of the adapter's speed.
+#[test]
+fn the_first_prompt_can_be_cancelled() {
+    let Some(file) = file("qwen3-tiny-Q4_0") else { return };
+    let mut engine = load(&file);
+    assert_eq!(engine.rate, 0.0);
+    let prompt: Vec<u32> = (0..60).collect();
+    let mut heard = 0;
+    let mut stop = || {
+        heard += 1;
+        if heard == 2 { ControlFlow::Break(()) } else { go() }
+    };
+    let ask = Ask { labels: vec![1], ..Ask::default() };
+    assert!(matches!(block_on(engine.logits_with(&prompt, &ask, &mut stop)), Err(EngineError::Cancelled)));
+    assert_eq!(heard, 2);
+    engine.clear_cache();
+    assert_eq!(engine.cache.allocated(), 0, "what it took is given back");
+}
+
 /// What was finished before a fault or a cancel stays: portions of 8 prompts, as 512 labels allow.
 #[test]
 fn finished_portions_stay() {
