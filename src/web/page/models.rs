@@ -285,8 +285,10 @@ fn DeviceLine(shared: Shared) -> impl IntoView {
         _ => String::new(),
     };
     view! {
-        <p class="visually-hidden" role="status">{said}</p>
-        <div>{described}</div>
+        <div>
+            {described}
+            <p class="visually-hidden" role="status">{said}</p>
+        </div>
     }
 }
 
