@@ -3,6 +3,7 @@
 pub mod kernels;
 pub mod peaks;
 pub mod products;
+pub mod references;
 pub mod shared;
 pub mod speed;
 mod story;

@@ -8,6 +8,9 @@ use crate::gguf::{BlockingSource, ByteSource, SourceError, TensorType, Value};
 /// The models there are, as `semif models` names them.
 pub const NAMES: [&str; 3] = ["qwen3-0.6b", "minicpm5-2b", "qwen3.5-4b"];
 
+/// Small ones of each architecture, that the self-test has references for ([`super::references`]).
+pub const TINY: [&str; 3] = ["qwen3-tiny", "llama-tiny", "qwen35-tiny"];
+
 /// Dimensions of a model.
 struct Dims {
     architecture: &'static str,
@@ -69,8 +72,29 @@ fn dims(name: &str) -> Option<Dims> {
             tied: true,
             delta: Some((16, 32)),
         },
+        "qwen3-tiny" => Dims { architecture: "qwen3", layers: 2, heads: 4, kv_heads: 2, head_dim: 128, ..tiny() },
+        "llama-tiny" => Dims { architecture: "llama", layers: 2, heads: 4, kv_heads: 1, head_dim: 64, tied: false, ..tiny() },
+        "qwen35-tiny" => Dims { architecture: "qwen35", layers: 4, heads: 2, kv_heads: 1, head_dim: 256, delta: Some((2, 4)), ..tiny() },
         _ => return None,
     })
+}
+
+/// What the tiny models have in common.
+fn tiny() -> Dims {
+    Dims {
+        architecture: "",
+        layers: 0,
+        dim: 256,
+        ffn: 512,
+        heads: 0,
+        kv_heads: 0,
+        head_dim: 0,
+        vocab: 512,
+        context: 512,
+        rope_base: 1e4,
+        tied: true,
+        delta: None,
+    }
 }
 
 /// What a tensor's values are like.
@@ -238,7 +262,7 @@ fn real_layer(i: u32, layers: u32, of: u32) -> u32 {
 }
 
 impl Synthetic {
-    /// A model of [`NAMES`] with all its layers and its vocabulary, or with fewer. `None` for any other name.
+    /// A model of [`NAMES`] or [`TINY`] with all its layers and its vocabulary, or with fewer. `None` for any other name.
     pub fn new(name: &str, layers: Option<u32>, vocab: Option<u32>) -> Option<Synthetic> {
         let d = dims(name)?;
         let d = Dims { vocab: vocab.unwrap_or(d.vocab).next_multiple_of(32), ..d };
