@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use serde::Serialize;
 
+use crate::bench::references;
 use crate::gpu::{AdapterSummary, Gpu, GpuError, GpuOptions, adapters};
 use crate::kernels::linear::Tier;
 use crate::kernels::selftest::{self, Check};
@@ -44,13 +45,17 @@ pub fn run(args: &DoctorArgs) -> Result<Exit, Failure> {
         }
         print(&format!("  auto   is {auto} here\n"))?;
     }
-    let bar = progress_bar(selftest::COUNT as u64, "self-test {bar:24} {pos} of {len} kernels, {elapsed}");
-    let kernels = pollster::block_on(selftest::run(&gpu, &mut |_| {
+    let bar = progress_bar((selftest::COUNT + references::count(&gpu)) as u64, "self-test {bar:24} {pos} of {len} checks, {elapsed}");
+    let mut seen = |_: &Check| {
         bar.inc(1);
         ControlFlow::Continue(())
-    }));
+    };
+    let kernels = pollster::block_on(selftest::run(&gpu, &mut seen));
+    let models = pollster::block_on(references::run(&gpu, &mut seen));
     bar.finish_and_clear();
-    let kernels = kernels?;
+    let (mut kernels, models) = (kernels?, models?);
+    let of_kernels = kernels.len();
+    kernels.extend(models);
     let wrong: Vec<&Check> = kernels.iter().filter(|check| !check.passed).collect();
     let passed = wrong.is_empty();
     if !args.json {
@@ -60,8 +65,11 @@ pub fn run(args: &DoctorArgs) -> Result<Exit, Failure> {
         }
         let worst = kernels.iter().map(|check| check.error).fold(0.0, f64::max);
         out.push_str(&match passed {
-            true => format!("  self-test: all {} kernels are right (largest error {worst:.2} of what rounding allows)\n", kernels.len()),
-            false => format!("  self-test: {} of {} kernels are wrong on this adapter; do not trust its results. Another driver version, or --adapter, may help\n", wrong.len(), kernels.len()),
+            true => format!(
+                "  self-test: all {of_kernels} kernels are right (largest error {worst:.2} of what rounding allows), and so are {} whole models\n",
+                kernels.len() - of_kernels
+            ),
+            false => format!("  self-test: {} of {} kernels and models are wrong on this adapter; do not trust its results. Another driver version, or --adapter, may help\n", wrong.len(), kernels.len()),
         });
         print(&out)?;
     } else {

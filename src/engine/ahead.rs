@@ -1,17 +1,18 @@
 //! Which kernels a model will need, told from its header alone: a browser compiles them while the rest of the file is on its way.
 
+use super::run::USUAL;
 use super::{Engine, EngineError, LoadOptions, ModelInfo};
 use crate::gguf::Gguf;
 use crate::gpu::{Gpu, Kernel};
 use crate::model::{Config, ModelPlan, Weights};
 use std::sync::Arc;
 
-/// No first run has more rows, whatever a chunk is.
-const ROWS: u32 = 64;
+/// Rows of the longest of [`USUAL`]: chunks have as many at least.
+const ROWS: u32 = USUAL[USUAL.len() - 1] as u32;
 
 impl Engine {
-    /// The kernels of a model's first runs, in the order in which they meet them. Nothing is compiled or run; the few megabytes of GPU memory
-    /// that this takes are given back at once. A device keeps its kernels, so [`Engine::load`] finds compiled what was compiled by then.
+    /// The kernels of a model's first runs, in the order in which they meet them. Nothing is compiled or run; the GPU memory that this takes
+    /// (100 MB for a model of 3 GB) is given back at once. A device keeps its kernels, so [`Engine::load`] finds compiled what was compiled by then.
     ///
     /// # Errors
     /// As for [`Engine::load`], as far as the header tells.
@@ -25,7 +26,7 @@ impl Engine {
         let info = ModelInfo::new(gguf, &config, &plan, tier, max_tokens, ROWS);
         let mut engine = Engine::assemble(gpu, config, weights, info, (tier, ROWS, max_tokens, 0)).await?;
         engine.rec.begin_rehearsal();
-        let rehearsed = engine.first_runs().await;
+        let rehearsed = engine.runs(&USUAL).await;
         let kernels = engine.rec.end_rehearsal();
         rehearsed.map(|()| kernels)
     }
@@ -52,8 +53,8 @@ mod tests {
             let source =
                 MemorySource::new(name, std::fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}; ./test makes it", file.display())));
             let gguf = block_on(Gguf::read(&source)).unwrap();
-            // A larger budget and larger chunks than the rehearsal's.
-            let options = LoadOptions { max_tokens: 200, chunk: 128, ..LoadOptions::default() };
+            // Another budget and larger chunks than the rehearsal's.
+            let options = LoadOptions { max_tokens: 200, chunk: 512, ..LoadOptions::default() };
             let before = gpu.memory_in_use();
             let mut told: Vec<String> =
                 block_on(Engine::kernels_of(&gpu, &gguf, &options)).unwrap().iter().map(|k| k.label.clone()).collect();
@@ -61,7 +62,7 @@ mod tests {
             assert!(gpu.peak_memory() - before < 64 << 20, "{name}: {}", gpu.peak_memory());
             told.sort();
             let mut engine = block_on(Engine::load(&gpu, &source, &options, &mut |_| ControlFlow::Continue(()))).unwrap();
-            block_on(engine.first_runs()).unwrap();
+            block_on(engine.runs(&USUAL)).unwrap();
             assert_eq!(told, gpu.compiled_kernels(), "{name}");
         }
     }

@@ -173,9 +173,10 @@ impl Engine {
         let mut upload = |p: UploadProgress| progress(LoadProgress::Weights { done: p.done, total: p.total });
         let (weights, loading) = Weights::allocate(gpu, source, &config, &plan, &mut upload).await?;
         let mut engine = Engine::assemble(gpu, config, weights, info, (tier, chunk, options.max_tokens, cache_budget)).await?;
-        // What the first run will need is compiled while the weights stream in.
+        // What the first runs will need is compiled while the weights stream in; a software adapter, slow at that, compiles each kernel when a
+        // prompt needs it.
         engine.rec.begin_rehearsal();
-        let rehearsed = engine.warm_up().await;
+        let rehearsed = if gpu.info().software { Ok(()) } else { engine.runs(&run::USUAL).await };
         let kernels = engine.rec.end_rehearsal();
         rehearsed?;
         engine.rate = 0.0;

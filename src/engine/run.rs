@@ -51,27 +51,31 @@ pub struct Generation {
     pub cancelled: bool,
 }
 
+/// Lengths of prompts whose kernels are compiled while a model is loaded: products have other tiles for other numbers of rows, and nobody should
+/// wait for a compiler at the first click, or take its time for the model's.
+pub(super) const USUAL: [usize; 6] = [2, 24, 64, 150, 264, 400];
+
 /// A submit should not hold the GPU longer than this.
 pub(super) const SUBMIT_SECONDS: f64 = 0.04;
 /// Generation steps in flight are chosen so that a readback comes about this often.
 const READBACK_SECONDS: f64 = 0.03;
 
 impl Engine {
-    /// Compiles the kernels by running them: both tile sizes, and once more for a fair measurement of the GPU's speed. A software
-    /// adapter would spend seconds to minutes on that and compiles each kernel when a prompt needs it.
+    /// A few runs, so that what a driver does at the first one is done, and the GPU's speed is measured. A software adapter would spend
+    /// seconds to minutes on that.
     pub(super) async fn warm_up(&mut self) -> Result<(), EngineError> {
         if self.gpu.info().software {
             return Ok(());
         }
-        self.first_runs().await
+        self.runs(&[2, 64, 64]).await
     }
 
-    /// What meets every kernel that decisions and generation need.
-    pub(super) async fn first_runs(&mut self) -> Result<(), EngineError> {
+    /// Prompts of so many tokens, as far as the budget allows, and a generation: what meets every kernel of decisions of such lengths.
+    pub(super) async fn runs(&mut self, lengths: &[usize]) -> Result<(), EngineError> {
         let ask = Ask { labels: vec![0], stats: true, ..Ask::default() };
-        let longest = (self.max_tokens as usize).min(64);
-        for n in [2, longest, longest] {
-            self.logits(&vec![0; n.min(longest)], &ask).await?;
+        let longest = self.max_tokens as usize;
+        for n in lengths {
+            self.logits(&vec![0; longest.min(*n)], &ask).await?;
         }
         if longest > 2 {
             self.generate(&[0], 2, &[], &mut |_| ControlFlow::Continue(())).await?;

@@ -1,9 +1,10 @@
-//! The self-test: every kernel on this visitor's adapter against known results, with a report to copy.
+//! The self-test: every kernel and a few tiny models on this visitor's adapter against known results, with a report to copy.
 
 use leptos::prelude::*;
 use wasm_bindgen_futures::spawn_local;
 
 use super::Shared;
+use crate::bench::references::MODEL;
 use crate::web::protocol::{Answer, Command, Device, Event, Fault, KernelCheck};
 
 /// How far a self-test is.
@@ -38,15 +39,20 @@ fn run(shared: Shared, state: RwSignal<State>) {
 }
 
 fn verdict(checks: &[KernelCheck]) -> String {
-    let wrong = checks.iter().filter(|check| !check.passed).count();
+    let (models, kernels): (Vec<_>, Vec<_>) = checks.iter().partition(|check| check.kernel.starts_with(MODEL));
+    let wrong = |of: &[&KernelCheck]| of.iter().filter(|check| !check.passed).count();
     let worst = checks.iter().map(|check| check.error).fold(0.0, f64::max);
-    if wrong == 0 {
-        format!("All {} kernels compute what they should; the largest error is {worst:.2} of what rounding allows.", checks.len())
-    } else {
-        format!(
-            "{wrong} of {} kernels compute something else on this adapter. Do not trust its answers; another browser or driver may help.",
-            checks.len()
-        )
+    let advice = "Do not trust its answers; another browser or driver may help.";
+    match (wrong(&kernels), wrong(&models)) {
+        (0, 0) => format!(
+            "All {} kernels compute what they should, and so do {} whole models; the largest error is {worst:.2} of what rounding allows.",
+            kernels.len(),
+            models.len()
+        ),
+        (0, wrong) => {
+            format!("All {} kernels compute what they should, but {wrong} of {} whole models do not. {advice}", kernels.len(), models.len())
+        }
+        (wrong, _) => format!("{wrong} of {} kernels compute something else on this adapter. {advice}", kernels.len()),
     }
 }
 
@@ -84,7 +90,7 @@ pub fn SelfTest(shared: Shared) -> impl IntoView {
     };
     // Apart from the verdict: hundreds of steps are nothing to be read out.
     let progress = move || match state.get() {
-        State::Running(_, done, total) if total > 0 => format!("{done} of {total} kernels"),
+        State::Running(_, done, total) if total > 0 => format!("{done} of {total} checks"),
         _ => String::new(),
     };
     let words = Memo::new(move |_| match state.get() {

@@ -7,6 +7,7 @@ use wasm_bindgen_futures::{JsFuture, spawn_local};
 use super::ask;
 use super::job::{Job, cancelled, now, scope, sleep};
 use super::source::WebSource;
+use crate::bench::references;
 use crate::decision::{Json, ModelRef, Wording};
 use crate::engine::{Ask, Engine, EngineError, ErrorKind, LoadOptions, LoadProgress, Precision, PrefixUse, StateId, grown, state_tokens};
 use crate::gguf::{ByteSource, SourceError};
@@ -219,12 +220,15 @@ impl Session {
     async fn self_test(&mut self, job: &Job) -> Result<Vec<KernelCheck>, Fault> {
         let gpu = self.gpu().await?;
         let mut done = 0;
+        let total = (selftest::COUNT + references::count(&gpu)) as u32;
         let mut seen = |_: &selftest::Check| {
             done += 1;
-            job.post(Event::Checked { done, total: selftest::COUNT as u32 });
+            job.post(Event::Checked { done, total });
             job.flow()
         };
-        let checks = selftest::run(&gpu, &mut seen).await.map_err(|error| gpu_fault(&error))?;
+        let mut checks = selftest::run(&gpu, &mut seen).await.map_err(|error| gpu_fault(&error))?;
+        job.check()?;
+        checks.extend(references::run(&gpu, &mut seen).await.map_err(|error| fault(&error))?);
         job.check()?;
         let check = |check: selftest::Check| KernelCheck { kernel: check.kernel, error: check.error, passed: check.passed };
         Ok(checks.into_iter().map(check).collect())
