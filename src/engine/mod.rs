@@ -23,7 +23,7 @@ pub use session::{RunGroup, SharedRun, StateId};
 pub use shared::{Group, GroupsReading, Reading, SharedAsk, SharedReading};
 
 use crate::gguf::{ByteSource, Gguf};
-use crate::gpu::{Buffer, Gpu, KernelTime, Recorder, background, now_seconds};
+use crate::gpu::{Buffer, Gpu, KernelTime, Mark, Recorder, background, now_seconds};
 use crate::kernels::linear::Tier;
 use crate::model::{Cache, Config, Forward, ModelError, ModelPlan, StreamTimes, UploadProgress, Weights};
 use crate::text::TextModel;
@@ -119,6 +119,8 @@ pub struct Engine {
     rate: f64,
     /// Seconds of submitted work that nobody has waited for, by that measure.
     under_way: f64,
+    /// A chunk that may still run.
+    chunk: Option<Mark>,
     times: LoadTimes,
 }
 
@@ -240,6 +242,7 @@ impl Engine {
             next_state: 0,
             rate: 0.0,
             under_way: 0.0,
+            chunk: None,
             times: LoadTimes::default(),
         })
     }

@@ -9,6 +9,8 @@ use std::ops::ControlFlow;
 const LEAST_COMMON: usize = 32;
 /// A cancel is heard at the latest after about so much work that nobody waited for.
 const UNDER_WAY_SECONDS: f64 = 0.15;
+/// A chunk that takes longer has the queue to itself.
+const LONG_SECONDS: f64 = 0.1;
 
 /// A kept prefix.
 pub(super) struct Entry {
@@ -239,18 +241,27 @@ impl Engine {
         self.pack(branches, &SharedAsk::default(), progress).await
     }
 
-    /// Submits a chunk, and where much work is under way waits for it, so that a cancel is heard and a browser stays alive.
+    /// Submits a chunk, and where much work is under way waits, so that a cancel is heard and a browser stays alive: for a long chunk itself,
+    /// else for the one before it, so that the GPU has work while the next one is recorded.
     pub(super) async fn end_chunk(&mut self, rows: usize, progress: &mut dyn FnMut() -> ControlFlow<()>) -> Result<(), EngineError> {
         self.rec.submit();
         // Before the first measurement it may be any time.
         let seconds = if self.rate > 0.0 { self.operations(rows) / self.rate } else { f64::INFINITY };
         self.under_way += seconds;
-        if seconds > super::run::SUBMIT_SECONDS || self.under_way > UNDER_WAY_SECONDS {
+        let before = self.chunk.take();
+        if seconds > LONG_SECONDS {
             self.under_way = 0.0;
             self.gpu.wait().await?;
+        } else if seconds > super::run::SUBMIT_SECONDS || self.under_way > UNDER_WAY_SECONDS {
+            self.under_way = seconds;
+            self.chunk = Some(self.gpu.flush_writes());
+            if let Some(before) = before {
+                self.gpu.reached(before).await?;
+            }
         } else {
-            self.gpu.check()?;
+            self.chunk = before;
         }
+        self.gpu.check()?;
         match progress() {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(EngineError::Cancelled),
