@@ -1,7 +1,7 @@
 // The gated delta rule, one position after the other. A value head's state S is [128 keys, 128 values]:
 //   S <- e^g S;  d = beta (v - k.S);  S <- S + k d;  o = q.S.
-// Its columns do not meet: a workgroup takes 32 of them, and a thread keeps 16 keys of one column in registers. Sums over the keys are
-// those of eight threads. Sequential in the position, so that a cut between two dispatches changes no bit; eight positions are
+// Its columns do not meet: a workgroup takes 32 of them, and a thread keeps 32 keys of one column in registers. Sums over the keys are
+// those of four threads. Sequential in the position, so that a cut between two dispatches changes no bit; eight positions are
 // loaded together, while the eight before them are computed. Grid: (value head, quarter of its columns, segment).
 
 struct Params {
@@ -33,54 +33,49 @@ var<workgroup> sq: array<vec4<f32>, 256>;   // [position 8][key / 4, 32]
 var<workgroup> sk: array<vec4<f32>, 256>;
 var<workgroup> sv: array<vec4<f32>, 64>;    // [position 8][value / 4, 8]
 var<workgroup> gates: array<vec2<f32>, 8>;  // e^g, beta
-var<workgroup> reads: array<f32, 512>;      // [position & 1][part of the keys 8][column 32]
-var<workgroup> outs: array<f32, 512>;       // the same
+var<workgroup> reads: array<f32, 256>;      // [position & 1][part of the keys 4][column 32]
+var<workgroup> outs: array<f32, 1024>;      // [position 8][part 4][column 32]
 
-// The sum of the eight parts of a column.
-fn read_sum(at: u32) -> f32 {
-  return ((reads[at] + reads[at + 32u]) + (reads[at + 64u] + reads[at + 96u])) + ((reads[at + 128u] + reads[at + 160u]) + (reads[at + 192u] + reads[at + 224u]));
-}
-
-fn out_sum(at: u32) -> f32 {
-  return ((outs[at] + outs[at + 32u]) + (outs[at + 64u] + outs[at + 96u])) + ((outs[at + 128u] + outs[at + 160u]) + (outs[at + 192u] + outs[at + 224u]));
-}
-
-@compute @workgroup_size(256)
+@compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
   let s = segments[group.z];
   let head = group.x;
   let column = t & 31u;
   let slice = t >> 5u;
   let from_in = s.state_in != 0xffffffffu;
-  let own = head * 16384u + slice * 2048u + group.y * 32u + column;
-//#for i in 0..4
+  let own = head * 16384u + slice * 4096u + group.y * 32u + column;
+//#for i in 0..8
   var s{{i}} = vec4<f32>(0.0);
 //#end
   if (from_in) {
     let at = s.state_in * p.value_heads * 16384u + own;
-//#for i in 0..4
+//#for i in 0..8
     s{{i}} = vec4<f32>(states[at + {{i*512}}u], states[at + {{i*512+128}}u], states[at + {{i*512+256}}u], states[at + {{i*512+384}}u]);
 //#end
   }
-  // This thread loads a vec4 of q and k of one position, a quarter of the threads one of v, eight the gates.
+  // This thread loads a vec4 of q and k of two positions, half the threads one of v, eight the gates.
   let c4 = p.channels >> 2u;
   let q_at = (head % p.key_heads) * 32u + column;
   let k_at = q_at + p.key_heads * 32u;
   let v_at = (2u * p.key_heads + head) * 32u + group.y * 8u + (t & 7u);
   let end = s.row + s.rows - 1u;
-  var row = min(s.row + slice, end) * c4;
-  var q_next = y[row + q_at];
-  var k_next = y[row + k_at];
-  var v_next = y[min(s.row + ((t >> 3u) & 7u), end) * c4 + v_at];
+  var row = min(s.row + slice * 2u, end) * c4;
+  var next = min(s.row + slice * 2u + 1u, end) * c4;
+  var q0 = y[row + q_at];
+  var q1 = y[next + q_at];
+  var k0 = y[row + k_at];
+  var k1 = y[next + k_at];
+  var v0 = y[min(s.row + ((t >> 3u) & 7u), end) * c4 + v_at];
   var alpha = x[min(s.row + (t & 7u), end) * p.ld + p.alpha_at + head];
   var beta = x[min(s.row + (t & 7u), end) * p.ld + p.beta_at + head];
-  let o_at = s.row * p.value_heads * 128u + head * 128u + group.y * 32u + column;
   for (var first = 0u; first < s.rows; first += 8u) {
     let n = min(8u, s.rows - first);
-    sq[t] = q_next;
-    sk[t] = k_next;
+    sq[slice * 64u + column] = q0;
+    sq[slice * 64u + 32u + column] = q1;
+    sk[slice * 64u + column] = k0;
+    sk[slice * 64u + 32u + column] = k1;
     if (t < 64u) {
-      sv[t] = v_next;
+      sv[t] = v0;
     }
     if (t < 8u) {
       let z = alpha + dt[head];
@@ -90,44 +85,58 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     workgroupBarrier();
     // Positions past the end repeat the last one and are not computed.
     let ahead = s.row + first + 8u;
-    row = min(ahead + slice, end) * c4;
-    q_next = y[row + q_at];
-    k_next = y[row + k_at];
-    v_next = y[min(ahead + ((t >> 3u) & 7u), end) * c4 + v_at];
+    row = min(ahead + slice * 2u, end) * c4;
+    next = min(ahead + slice * 2u + 1u, end) * c4;
+    q0 = y[row + q_at];
+    q1 = y[next + q_at];
+    k0 = y[row + k_at];
+    k1 = y[next + k_at];
+    v0 = y[min(ahead + ((t >> 3u) & 7u), end) * c4 + v_at];
     alpha = x[min(ahead + (t & 7u), end) * p.ld + p.alpha_at + head];
     beta = x[min(ahead + (t & 7u), end) * p.ld + p.beta_at + head];
     for (var i = 0u; i < n; i++) {
-      let at = i * 32u + slice * 4u;
-//#for j in 0..4
+      let at = i * 32u + slice * 8u;
+//#for j in 0..8
       let k{{j}}_ = sk[at + {{j}}u];
 //#end
-      let both = fma(k2_, s2, k0_ * s0) + fma(k3_, s3, k1_ * s1);
-      let to = (i & 1u) * 256u + column;
+      var even = k0_ * s0;
+      var odd = k1_ * s1;
+//#for j in 1..4
+      even = fma(k{{2*j}}_, s{{2*j}}, even);
+      odd = fma(k{{2*j+1}}_, s{{2*j+1}}, odd);
+//#end
+      let both = even + odd;
+      let to = (i & 1u) * 128u + column;
       reads[to + slice * 32u] = (both.x + both.y) + (both.z + both.w);
       workgroupBarrier();
       let gate = gates[i];
+      let read = (reads[to] + reads[to + 32u]) + (reads[to + 64u] + reads[to + 96u]);
       let v = sv[i * 8u + (column >> 2u)][column & 3u];
-      let d = gate.y * (v - gate.x * read_sum(to));
-      // One of the eight sums up the position before, whose place is written again only after the next barrier.
-      if (i > 0u && slice == i) {
-        o[o_at + (first + i - 1u) * p.value_heads * 128u] = out_sum(column + 256u - (i & 1u) * 256u);
-      }
-//#for j in 0..4
+      let d = gate.y * (v - gate.x * read);
+//#for j in 0..8
       s{{j}} = fma(k{{j}}_, vec4<f32>(d), s{{j}} * gate.x);
 //#end
-      let out = fma(sq[at + 2u], s2, sq[at] * s0) + fma(sq[at + 3u], s3, sq[at + 1u] * s1);
-      outs[to + slice * 32u] = (out.x + out.y) + (out.z + out.w);
+      even = sq[at] * s0;
+      odd = sq[at + 1u] * s1;
+//#for j in 1..4
+      even = fma(sq[at + {{2*j}}u], s{{2*j}}, even);
+      odd = fma(sq[at + {{2*j+1}}u], s{{2*j+1}}, odd);
+//#end
+      let out = even + odd;
+      outs[i * 128u + t] = (out.x + out.y) + (out.z + out.w);
     }
     workgroupBarrier();
-    if (slice == 0u) {
-      o[o_at + (first + n - 1u) * p.value_heads * 128u] = out_sum(column + ((n - 1u) & 1u) * 256u);
+    for (var i = slice; i < n; i += 4u) {
+      let from_parts = i * 128u + column;
+      let sum = (outs[from_parts] + outs[from_parts + 32u]) + (outs[from_parts + 64u] + outs[from_parts + 96u]);
+      o[(s.row + first + i) * p.value_heads * 128u + head * 128u + group.y * 32u + column] = sum;
     }
   }
   if (s.state_out == 0xffffffffu) {
     return;
   }
   let to = s.state_out * p.value_heads * 16384u + own;
-//#for i in 0..4
+//#for i in 0..8
 //#for e in 0..4
   states[to + {{i*512+e*128}}u] = s{{i}}[{{e}}];
 //#end
