@@ -82,10 +82,12 @@ def check_greedy(program, models):
 
 
 def crossed_rows():
-    """Every state of the evaluation rows with every row's question and options: 576 decisions, many of them close."""
+    """Every state of the evaluation rows with every different question and options: many of these decisions are close."""
     lines = (ROOT / 'assets' / 'evaluation-rows.jsonl').read_text(encoding='utf-8').splitlines()
     given = [json.loads(line) for line in lines]
-    return [{'id': f'{s["id"]} / {q["id"]}', 'state': s['state'], 'question': q['question'], 'options': q['options']} for s in given for q in given]
+    asked = {json.dumps([row['question'], row['options']]): row for row in given}.values()
+    given = {json.dumps(row['state']): row for row in given}.values()
+    return [{'id': f'{s["id"]} / {q["id"]}', 'state': s['state'], 'question': q['question'], 'options': q['options']} for s in given for q in asked]
 
 
 def check_tiers(program, models, name):

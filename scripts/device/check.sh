@@ -5,6 +5,8 @@
 #   check.sh native          doctor, the references and timings with the native program
 #   check.sh full            a full-size synthetic model, made there: its reference and timings
 #   check.sh chrome-full     full-size synthetic models in real Chromium: reference, wall times
+#   check.sh flow MODEL...   the page itself, driven by clicks, with models of the models folder: what it showed, times, pictures
+#   check.sh mixes MODEL...  other mixes of a model in real Chromium against the native program
 #   check.sh chrome [NAME]   the browser tests (those whose name contains NAME) in real Chromium on the GPU
 #
 # Files stay in $KEEP (/root/semif-keep); figures and logs go to $OUT (./device-out). Exit code 0 only if all held.
@@ -93,6 +95,20 @@ browser() {
   "$node" --version >/dev/null 2>&1 || node="env LD_LIBRARY_PATH=$KEEP/browser/lib $node"
 }
 
+flow() {
+  browser
+  local model
+  for model in "$@"; do
+    mkdir -p "$OUT/$model"
+    $node scripts/device/flow.mjs "$KEEP/page" "$KEEP/models/$model.gguf" "$OUT/$model" 2>&1 | tee "$OUT/flow-$model.txt"
+  done
+}
+
+mixes() {
+  browser
+  $node scripts/device/chrome-mixes.mjs "$KEEP/page" "$KEEP/semif" "${@/#/$KEEP/models/}" 2>&1 | tee "$OUT/mixes.txt"
+}
+
 chrome() {
   browser
   $node tests/browser/run.mjs "$KEEP/page" "$@" 2>&1 | tee "$OUT/chrome.txt"
@@ -110,6 +126,6 @@ chrome-full() {
 }
 
 case ${1:-} in
-  stage | native | full | chrome | chrome-full) "$@" ;;
-  *) sed -n '2,10s/^# \{0,1\}//p' "$0"; [ -z "${1:-}" ] || [ "$1" = --help ] || exit 2 ;;
+  stage | native | full | flow | mixes | chrome | chrome-full) "$@" ;;
+  *) sed -n '2,12s/^# \{0,1\}//p' "$0"; [ -z "${1:-}" ] || [ "$1" = --help ] || exit 2 ;;
 esac
