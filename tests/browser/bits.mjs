@@ -210,8 +210,7 @@ export default function ({ browser, home, model }) {
     }
   }
   tests['a batch goes on while clicks never end'] = () => withPage(clicksWithoutEnd, { url: model('qwen3-tiny-Q8_0.gguf') });
-  // Minutes each on a software adapter, whose threads compile every kernel anew: on a GPU only (scripts/device/check.sh chrome).
-  for (const name of FULL ? ['qwen3-tiny-Q8_0', 'qwen35-tiny-real'] : []) {
+  for (const name of ['qwen3-tiny-Q8_0', 'qwen35-tiny-real']) {
     tests[`bits of questions, orders and open states, ${name}`] = () => withPage(everyText, { url: model(`${name}.gguf`) });
     tests[`clicks are answered while a batch runs, ${name}`] = () => withPage(clicksInBetween, { url: model(`${name}.gguf`) });
   }

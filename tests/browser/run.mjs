@@ -30,7 +30,11 @@ const world = { server, browser, dist, models, home: `${server.url}/some/folder/
 const tests = Object.assign({}, ...[page, storage, extras, evaluate, logits, bits, trouble, faults].map((part) => part(world)));
 // Minutes each where kernels are compiled on the CPU: by name, or with everything on a GPU (scripts/device/check.sh chrome).
 if (!only && process.env.SEMIF_BITS !== 'full') {
-  for (const name of ['evaluate two models, stop, and go on', 'a tab that is hidden during a run', 'logits of real prompts of Qwen2.5-Coder, here and natively']) delete tests[name];
+  const dear = [
+    'evaluate two models, stop, and go on', 'a tab that is hidden during a run', 'logits of real prompts of Qwen2.5-Coder, here and natively',
+    'bits of questions, orders and open states, qwen35-tiny-real', 'clicks are answered while a batch runs, qwen3-tiny-Q8_0', 'clicks are answered while a batch runs, qwen35-tiny-real',
+  ];
+  for (const name of dear) delete tests[name];
 }
 const fine = await runAll(tests, only);
 await browser.close();
