@@ -172,7 +172,8 @@ impl Cache {
         }
         // A doubled cache may not fit where the exact one does.
         let most_of = |bytes: u64| u32::try_from(self.limit / bytes.max(1)).unwrap_or(u32::MAX);
-        let (most, most_slots) = (most_of(self.kv_bytes), most_of(self.state_bytes));
+        // The least that WebGPU allows holds dozens of states; tests of split weights allow less than one.
+        let (most, most_slots) = (most_of(self.kv_bytes), most_of(self.state_bytes).max(1));
         let wanted = if lacking == 0 { have } else { (have + lacking).next_power_of_two().max(16).min(most.max(have + lacking)) };
         if wanted > most {
             let tokens = u64::from(most) * u64::from(PAGE);
