@@ -12,7 +12,7 @@ const ROWS: u32 = USUAL[USUAL.len() - 1] as u32;
 
 impl Engine {
     /// The kernels of a model's first runs, in the order in which they meet them. Nothing is compiled or run; the GPU memory that this takes
-    /// (100 MB for a model of 3 GB) is given back at once. A device keeps its kernels, so [`Engine::load`] finds compiled what was compiled by then.
+    /// (some 100 MB for a model of 3 GB, by its dimensions) is given back at once. A device keeps its kernels, so [`Engine::load`] finds compiled what was compiled by then.
     ///
     /// # Errors
     /// As for [`Engine::load`], as far as the header tells.
