@@ -213,7 +213,7 @@ fn open_states_are_read_again() {
 fn the_first_prompt_can_be_cancelled() {
     let Some(file) = file("qwen3-tiny-Q4_0") else { return };
     let mut engine = load(&file);
-    assert_eq!(engine.rate, 0.0);
+    assert_eq!(engine.rate(), 0.0);
     let prompt: Vec<u32> = (0..60).collect();
     let mut heard = 0;
     let mut stop = || {

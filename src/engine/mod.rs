@@ -27,6 +27,7 @@ use crate::gpu::{Buffer, Gpu, KernelTime, Mark, Recorder, background, now_second
 use crate::kernels::linear::Tier;
 use crate::model::{Cache, Config, Forward, ModelError, ModelPlan, StreamTimes, UploadProgress, Weights};
 use crate::text::TextModel;
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -115,8 +116,8 @@ pub struct Engine {
     /// States that callers hold open.
     states: Vec<session::OpenState>,
     next_state: u64,
-    /// Operations a second as last measured, 0 before.
-    rate: f64,
+    /// Operations a second of the last runs.
+    rates: VecDeque<f64>,
     /// Seconds of submitted work that nobody has waited for, by that measure.
     under_way: f64,
     /// A chunk that may still run.
@@ -181,7 +182,7 @@ impl Engine {
         let rehearsed = if gpu.info().software { Ok(()) } else { engine.runs(&run::USUAL).await };
         let kernels = engine.rec.end_rehearsal();
         rehearsed?;
-        engine.rate = 0.0;
+        engine.rates.clear();
         times.kernels = kernels.len();
         let compiling = gpu.compile_ahead(kernels);
         let heard = if times.kernels > 0 { go(progress(LoadProgress::Kernels(times.kernels))) } else { Ok(()) };
@@ -240,7 +241,7 @@ impl Engine {
             cache_budget,
             states: Vec::new(),
             next_state: 0,
-            rate: 0.0,
+            rates: VecDeque::new(),
             under_way: 0.0,
             chunk: None,
             times: LoadTimes::default(),

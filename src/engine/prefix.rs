@@ -246,7 +246,7 @@ impl Engine {
     pub(super) async fn end_chunk(&mut self, rows: usize, progress: &mut dyn FnMut() -> ControlFlow<()>) -> Result<(), EngineError> {
         self.rec.submit();
         // Before the first measurement it may be any time.
-        let seconds = if self.rate > 0.0 { self.operations(rows) / self.rate } else { f64::INFINITY };
+        let seconds = if self.rate() > 0.0 { self.operations(rows) / self.rate() } else { f64::INFINITY };
         self.under_way += seconds;
         let before = self.chunk.take();
         if seconds > LONG_SECONDS {

@@ -59,6 +59,8 @@ pub(super) const USUAL: [usize; 6] = [2, 24, 64, 150, 264, 400];
 pub(super) const SUBMIT_SECONDS: f64 = 0.04;
 /// Generation steps in flight are chosen so that a readback comes about this often.
 const READBACK_SECONDS: f64 = 0.03;
+/// Measurements of speed that count.
+const LATE: usize = 8;
 
 impl Engine {
     /// A few runs, so that what a driver does at the first one is done, and the GPU's speed is measured. A software adapter would spend
@@ -140,11 +142,19 @@ impl Engine {
         Ok(())
     }
 
-    /// Learns the adapter's speed.
+    /// Learns the adapter's speed: the best of late, since a few rows are a smaller share of what it can do than a full chunk.
     pub(super) fn learn(&mut self, operations: f64, seconds: f64) {
         if operations > 1e8 && seconds > 0.0 {
-            self.rate = operations / seconds;
+            self.rates.push_back(operations / seconds);
+            if self.rates.len() > LATE {
+                self.rates.pop_front();
+            }
         }
+    }
+
+    /// Operations a second of late; 0 before the first measurement.
+    pub(super) fn rate(&self) -> f64 {
+        self.rates.iter().copied().fold(0.0, f64::max)
     }
 
     /// Seconds of the longest submit since the last call, as far as can be told: what a browser's page waited for at most.
@@ -160,7 +170,7 @@ impl Engine {
     /// Rows that take about so many seconds on this adapter (a chunk where that is not known yet).
     pub(super) fn rows_in(&self, seconds: f64) -> usize {
         let all = self.forward.max_rows() as usize;
-        if self.rate > 0.0 { ((self.rate * seconds / self.operations(1)) as usize).max(1) } else { all }
+        if self.rate() > 0.0 { ((self.rate() * seconds / self.operations(1)) as usize).max(1) } else { all }
     }
 
     /// Logits at the last position of `tokens`.

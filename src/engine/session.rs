@@ -16,8 +16,9 @@ pub(super) struct OpenState {
     pub tokens: Vec<u32>,
 }
 
-/// A batch is cut into steps of about this length.
-const STEP_SECONDS: f64 = 0.05;
+/// A batch is cut into steps of about this length: each ends with a readback, while which the GPU has nothing to do. A click need not wait so
+/// long, since a step is given up between two chunks.
+const STEP_SECONDS: f64 = 0.2;
 
 impl Engine {
     /// Reads a state's tokens into the cache and holds them there.
@@ -165,7 +166,7 @@ impl Engine {
     }
 }
 
-/// A batch that is run in steps of about 50 ms, so that more urgent questions can be asked in between. Prompts come in groups, each on a
+/// A batch that is run in steps of about 0.2 s, so that more urgent questions can be asked in between. Prompts come in groups, each on a
 /// prefix of its own.
 pub struct SharedRun {
     groups: Vec<RunGroup>,
