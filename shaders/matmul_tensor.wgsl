@@ -1,5 +1,5 @@
 // y[m, n] (+)= sum over k of x[m, k] * w[n, k] (+ bias[n]) in f16 cooperative matrices with f32 accumulators.
-// Tile {{BM}} x {{BN}}, {{BK}} values of k a step; 4 warps, each {{TM}} x {{TN}} outputs. Warp = index / 32: subgroups must be 32 wide.
+// Tile {{BM}} x {{BN}}, {{BK}} values of k a step; {{WARPS}} warps, each {{TM}} x {{TN}} outputs. Warp = index / 32: subgroups must be 32 wide.
 //
 // K is cut into parts of `part_blocks` blocks, a function of (K, N) alone. A part is summed up in k order from zero, and parts are
 // added in order, so an output's bits depend neither on the tile, nor on how many rows are in flight, nor on whether one workgroup
@@ -40,7 +40,7 @@ var<workgroup> sw: array<vec4<f16>, {{BN*LD*2}}>;  // [column][k]
 var<workgroup> sy: array<vec4<f32>, {{64*LY}}>;    // [warp][row 16][column / 4], two vec4 of padding a row
 //#end
 
-@compute @workgroup_size(128)
+@compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
   let m0 = group.x * {{BM}}u;
   let n0 = p.col_at + group.y * {{BN}}u;
@@ -58,7 +58,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
   // Units of w a step: rows of a group lie side by side, so that a warp reads 512 bytes in a row.
 //#for i in 0..NW
-  let unit{{i}} = warp + {{i*4}}u;
+  let unit{{i}} = warp + {{i*WARPS}}u;
   let block{{i}} = min(g0 + unit{{i}} / {{BK/32*UNITS}}u, p.groups - 1u) * p.blocks + unit{{i}} % {{BK/32*UNITS}}u / {{UNITS}}u;
   let h{{i}} = unit{{i}} % {{UNITS}}u;
   let w_to{{i}} = ((unit{{i}} / {{BK/32*UNITS}}u * 32u + lane) * {{LD}}u + unit{{i}} % {{BK/32*UNITS}}u / {{UNITS}}u * 4u) * 2u + h{{i}} * {{FOURS}}u;
@@ -102,8 +102,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var k = first; k < stop; k++) {
       workgroupBarrier();
 //#for i in 0..NX
-      sx[x_to + {{i*128/XU*LD*2}}u] = half4(x{{i}}.x, x{{i}}.y);
-      sx[x_to + {{i*128/XU*LD*2+1}}u] = half4(x{{i}}.z, x{{i}}.w);
+      sx[x_to + {{i*(THREADS/XU)*LD*2}}u] = half4(x{{i}}.x, x{{i}}.y);
+      sx[x_to + {{i*(THREADS/XU)*LD*2+1}}u] = half4(x{{i}}.z, x{{i}}.w);
 //#end
 //#for i in 0..NW
       {

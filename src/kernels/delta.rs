@@ -1,5 +1,6 @@
 //! Gated DeltaNet: convolution, delta rule, gated norm. All heads have 128 values.
 
+use super::quantise::{Form, Target};
 use super::{Mat, Variant};
 use crate::gpu::template::Defs;
 use crate::gpu::{Access, Recorder, View};
@@ -98,20 +99,36 @@ struct FinishParams {
     heads: u32,
     segments: u32,
     eps: f32,
+    ldy: u32,
+    mp: u32,
 }
 
 fn variant(file: &'static str, access: &[Access]) -> Variant {
     Variant { label: file.trim_end_matches(".wgsl").into(), file, defs: Defs::new(), access: access.to_vec() }
 }
 
-/// The three kernels of a layer.
-pub fn variants() -> [Variant; 3] {
+/// Convolution and scan.
+pub fn variants() -> [Variant; 2] {
     use Access::{Read, Write};
     [
         variant("delta_conv.wgsl", &[Read, Read, Read, Read, Write]),
         variant("delta_scan.wgsl", &[Read, Read, Read, Read, Read, Write, Write]),
-        variant("delta_finish.wgsl", &[Read, Read, Read, Write, Write]),
     ]
+}
+
+/// Norm and gate, which hand the rows over in a form; floats in place.
+pub fn finish_variant(form: Form) -> Variant {
+    use Access::{Read, Write};
+    let in_place = matches!(form, Form::Floats | Form::Both);
+    let mut access = vec![Read, Read, Read, Write, if in_place { Write } else { Read }];
+    let beside = match form {
+        Form::Floats => 0,
+        Form::Half => 1,
+        Form::Q8 | Form::Both => 2,
+    };
+    access.resize(5 + beside, Write);
+    let defs = form.defs(5).with("B_Q8", 5).with("IN_PLACE", u8::from(in_place));
+    Variant { label: format!("delta_finish{}", form.suffix()), file: "delta_finish.wgsl", defs, access }
 }
 
 /// Weights of a layer between its projections.
@@ -136,7 +153,8 @@ pub struct States<'a> {
     pub state: View<'a>,
 }
 
-/// From projection rows `x` (q | k | v | gate | alpha | beta) to gated head outputs `o`; `y` takes the convolved channels.
+/// From projection rows `x` (q | k | v | gate | alpha | beta) to gated head outputs in `target`; `y` takes the convolved channels, `o` what the
+/// scan gives. Floats of the target are those of `o`, in place.
 #[allow(clippy::too_many_arguments)]
 pub fn delta(
     rec: &mut Recorder,
@@ -147,9 +165,11 @@ pub fn delta(
     segments: Segments<'_>,
     y: Mat<'_>,
     o: Mat<'_>,
+    target: Target<'_>,
 ) {
     let kernel = |i: usize| rec.gpu().remembered(("delta", i as u64), |gpu| variants()[i].kernel(gpu));
-    let (conv, scan, finish) = (kernel(0), kernel(1), kernel(2));
+    let (conv, scan) = (kernel(0), kernel(1));
+    let finish = rec.gpu().remembered(("delta_finish", target.form() as u64), |gpu| finish_variant(target.form()).kernel(gpu));
     let (channels, rows) = (shape.channels(), u64::from(segments.rows));
     let params = ConvParams { ld: x.ld, channels, key_heads: shape.key_heads, eps: shape.eps };
     let views = [x.view, vectors.conv, states.conv, segments.view, y.view];
@@ -165,11 +185,13 @@ pub fn delta(
     let views = [x.view, y.view, vectors.a, vectors.dt, segments.view, states.state, o.view];
     let cost = rows * u64::from(shape.value_heads) * 128 * 128 * 8;
     rec.dispatch(&scan, &views, &params, [shape.value_heads, 4, segments.count], cost);
-    let heads = shape.value_heads;
-    let params = FinishParams { ld: x.ld, channels, ldo: o.ld, rows: segments.rows, heads, segments: segments.count, eps: shape.eps };
-    let views = [x.view, vectors.norm, segments.view, states.conv, o.view];
-    let behind = (segments.count * channels / 128).div_ceil(heads);
-    rec.dispatch(&finish, &views, &params, [segments.rows + behind, heads, 1], rows * u64::from(heads) * 128 * 16);
+    let (heads, (ldy, mp)) = (shape.value_heads, target.strides());
+    let (ldo, count) = (o.ld / 4, segments.count);
+    let params = FinishParams { ld: x.ld, channels, ldo, rows: segments.rows, heads, segments: count, eps: shape.eps, ldy, mp };
+    let mut views = vec![x.view, vectors.norm, segments.view, states.conv, o.view];
+    views.extend(target.beside_floats());
+    let (fours, blocks) = (heads.div_ceil(4), count * channels / 128);
+    rec.dispatch(&finish, &views, &params, [segments.rows + blocks.div_ceil(fours), fours, 1], rows * u64::from(heads) * 128 * 16);
 }
 
 #[cfg(test)]
@@ -254,7 +276,8 @@ mod tests {
             let segments = upload(&gpu, &[segment]);
             let input = Segments { view: segments.all(), count: 1, longest: rows as u32, rows: rows as u32 };
             let store = States { conv: conv_states.all(), state: states.all() };
-            delta(rec, Mat::new(&x, ld), &SHAPE, vectors, store, input, Mat::new(&y, channels), Mat::new(&o, 512));
+            let rows_o = Mat::new(&o, 512);
+            delta(rec, Mat::new(&x, ld), &SHAPE, vectors, store, input, Mat::new(&y, channels), rows_o, Target::floats(rows_o));
             out.extend(download::<f32>(rec, &o, rows * 512));
             done += rows;
         }

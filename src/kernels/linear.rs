@@ -2,6 +2,7 @@
 //! is handed over, is decided here, so that a tier adds kernels without touching a pass.
 
 use super::attention::{self, Tiles, attention};
+use super::delta::{Segments, Shape, States, Vectors, delta};
 use super::half::to_half;
 use super::matmul::{self, Epilogue, matmul_part};
 use super::matmul_q8::{matmul_q8, padded, takes};
@@ -112,6 +113,14 @@ pub fn padded_rows(tier: Tier, rows: u32) -> u32 {
     }
 }
 
+/// Row stride for outputs of `cols` columns: more than that makes room for whole tiles of a product.
+pub fn row_stride(tier: Tier, cols: u32) -> u32 {
+    match tier {
+        Tier::Tensor => matmul_tensor::stride(cols),
+        _ => cols,
+    }
+}
+
 /// What the products of a model may be asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
@@ -210,6 +219,25 @@ impl Linear {
             _ => {}
         }
         Input { x, rows }
+    }
+
+    /// A Gated DeltaNet layer between its projections, as the input of products with `w`; `o` is scratch of `w.cols` columns.
+    #[allow(clippy::too_many_arguments)]
+    pub fn delta<'a>(
+        &self,
+        rec: &mut Recorder,
+        projected: Mat<'_>,
+        shape: &Shape,
+        vectors: Vectors<'_>,
+        states: States<'_>,
+        segments: Segments<'_>,
+        convolved: Mat<'_>,
+        o: Mat<'a>,
+        rows: Rows,
+        w: &Matrix,
+    ) -> Input<'a> {
+        delta(rec, projected, shape, vectors, states, segments, convolved, o, self.target(o, w));
+        Input { x: o, rows }
     }
 
     /// Rows (positions x query heads of a group) of an attention tile of a batch of so many positions.

@@ -12,7 +12,7 @@ use crate::gpu::template::Defs;
 use crate::gpu::{Access, GpuInfo, Recorder, View, Work};
 use bytemuck::{Pod, Zeroable};
 
-/// Outputs that a workgroup of four warps computes.
+/// Outputs that a workgroup computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tile {
     /// Rows of x.
@@ -21,21 +21,22 @@ pub struct Tile {
     pub cols: u32,
     /// Values of k a step: 32, or 64 where K allows.
     pub step: u32,
-    /// Warps side by side along the rows; the others lie along the columns.
-    pub warps: u32,
+    /// Warps along the rows and along the columns.
+    pub warps: (u32, u32),
     /// What a value of k takes on a multiprocessor that has one such tile, and for each tile more, in tenths of a nanosecond (measured on
     /// an H200 with Q8_0).
     pub time: (u32, u32),
 }
 
 /// Every tile there is a kernel for.
-pub const TILES: [Tile; 6] = [
-    Tile { rows: 32, cols: 128, step: 32, warps: 1, time: (166, 84) },
-    Tile { rows: 32, cols: 64, step: 64, warps: 1, time: (90, 70) },
-    Tile { rows: 80, cols: 64, step: 64, warps: 1, time: (117, 96) },
-    Tile { rows: 160, cols: 64, step: 64, warps: 2, time: (166, 144) },
-    Tile { rows: 128, cols: 128, step: 32, warps: 2, time: (235, 175) },
-    Tile { rows: 160, cols: 128, step: 32, warps: 2, time: (235, 200) },
+pub const TILES: [Tile; 7] = [
+    Tile { rows: 32, cols: 128, step: 32, warps: (1, 4), time: (166, 84) },
+    Tile { rows: 32, cols: 64, step: 64, warps: (1, 4), time: (90, 70) },
+    Tile { rows: 80, cols: 64, step: 64, warps: (1, 4), time: (117, 96) },
+    Tile { rows: 160, cols: 64, step: 64, warps: (2, 2), time: (166, 144) },
+    Tile { rows: 128, cols: 128, step: 32, warps: (2, 2), time: (235, 175) },
+    Tile { rows: 160, cols: 128, step: 32, warps: (2, 2), time: (235, 200) },
+    Tile { rows: 160, cols: 160, step: 64, warps: (5, 2), time: (300, 330) },
 ];
 
 /// Rows that x and y must have, so that no tile leaves them for so many rows or fewer: whole tiles are read and written, and what stands in
@@ -44,13 +45,22 @@ pub fn padded(rows: u32) -> u32 {
     TILES.iter().map(|tile| rows.next_multiple_of(tile.rows)).max().unwrap_or(rows)
 }
 
+/// A row stride of y that has room for whole tiles behind any product of `cols` columns.
+pub fn stride(cols: u32) -> u32 {
+    TILES.iter().map(|tile| cols.next_multiple_of(tile.cols)).max().unwrap_or(cols)
+}
+
 /// The tile for columns that fill no whole one: with steps of 64 and of 32.
 pub const CHECKED: [Tile; 2] = [TILES[1], TILES[0]];
 
 impl Tile {
     /// Outputs of a warp: rows, columns.
     fn warp(self) -> (u32, u32) {
-        (self.rows / self.warps, self.cols / (4 / self.warps))
+        (self.rows / self.warps.0, self.cols / self.warps.1)
+    }
+
+    fn threads(self) -> u32 {
+        32 * self.warps.0 * self.warps.1
     }
 
     /// Bytes of workgroup memory, also where every output is checked; wgpu does not compare them with the limit, and a driver may hang.
@@ -132,14 +142,16 @@ pub fn variant(ty: TensorType, tile: Tile, store: Store) -> Variant {
             .with("BM", tile.rows)
             .with("BN", tile.cols)
             .with("BK", tile.step)
-            .with("WM", tile.warps)
+            .with("WM", tile.warps.0)
+            .with("WARPS", tile.threads() / 32)
+            .with("THREADS", tile.threads())
             .with("TM", tm)
             .with("TN", tn)
             .with("LD", tile.step / 8 + 1)
             .with("LY", tn / 4 + 2)
             .with("XU", tile.step / 8)
-            .with("NX", tile.rows * (tile.step / 8) / 128)
-            .with("NW", tile.cols / 32 * (tile.step / 32) * units(ty) / 4)
+            .with("NX", tile.rows * (tile.step / 8) / tile.threads())
+            .with("NW", tile.cols / 32 * (tile.step / 32) * units(ty) * 32 / tile.threads())
             .with("LOOP", u8::from(store != Store::Tiles))
             .with("CHECKED", u8::from(store == Store::Checked))
             .with("Y", y),
@@ -207,7 +219,7 @@ const SIDE_BY_SIDE: u32 = 512;
 
 /// Bytes of scratch that products of up to `max_rows` rows need: `cut` leaves at most 128 columns of 64 outputs, and tiles stick out.
 pub fn scratch_bytes(max_rows: u32) -> u64 {
-    u64::from(padded(max_rows.min(SIDE_BY_SIDE))) * (8192 + 4 * 128) * 4
+    u64::from(padded(max_rows.min(SIDE_BY_SIDE))) * (8192 + 4 * 160) * 4
 }
 
 /// How a product is taken; changes no bit of it.
@@ -221,8 +233,11 @@ pub struct Plan {
 
 /// The plan for `rows` rows of a matrix of `n` rows in `blocks` blocks of 32, cut into `parts`; `None` if no tile fits the device.
 pub fn plan(gpu: &GpuInfo, rows: u32, n: u32, blocks: u32, parts: u32) -> Option<Plan> {
-    let fits =
-        |tile: &Tile| tile.shared_bytes(CHECKED.contains(tile)) <= gpu.adapter.workgroup_memory && blocks.is_multiple_of(tile.step / 32);
+    let fits = |tile: &Tile| {
+        tile.shared_bytes(CHECKED.contains(tile)) <= gpu.adapter.workgroup_memory
+            && tile.threads() <= gpu.adapter.invocations
+            && blocks.is_multiple_of(tile.step / 32)
+    };
     let side_by_side = parts > 1 && rows <= SIDE_BY_SIDE;
     let z = if side_by_side { parts } else { 1 };
     // Tiles on the busiest multiprocessor. How many there are, no interface tells; with another number it is a table like any other.
@@ -234,7 +249,8 @@ pub fn plan(gpu: &GpuInfo, rows: u32, n: u32, blocks: u32, parts: u32) -> Option
 }
 
 /// `y[m, :] (+)= x[m, :] w^T (+ bias)` for m < `rows`. `x` is f16 as `half.wgsl` writes it, `[rows, w.cols]`; both have
-/// [`padded`] rows. `scratch` has [`scratch_bytes`].
+/// [`padded`] rows. Where rows of y are so long that whole tiles fit behind the last column, what stands there becomes garbage ([`stride`]).
+/// `scratch` has [`scratch_bytes`].
 pub fn matmul_tensor<'a>(
     rec: &mut Recorder,
     w: &Matrix,
@@ -312,11 +328,17 @@ pub fn product<'a>(
     } else {
         // Whole tiles, then the columns that fill none.
         let aligned = y.ld.is_multiple_of(4) && part.first.is_multiple_of(4);
-        let whole = if aligned { part.rows / tile.cols * tile.cols } else { 0 };
+        let all = part.rows.next_multiple_of(tile.cols);
+        let behind = part.first + part.rows == w.rows && y.ld >= part.first + all;
+        let whole = match aligned {
+            true if behind => all,
+            true => part.rows / tile.cols * tile.cols,
+            false => 0,
+        };
         let store = if parts > 1 || epilogue.add { Store::Sums } else { Store::Tiles };
         run(tile, store, Params { ldy: y.ld / 4, y_at: part.first / 4, ..params }, y.view, whole, 1);
         let checked = CHECKED[usize::from(!w.blocks().is_multiple_of(2))];
-        run(checked, Store::Checked, Params { col_at: whole, ..params }, y.view, part.rows - whole, 1);
+        run(checked, Store::Checked, Params { col_at: whole, ..params }, y.view, part.rows.saturating_sub(whole), 1);
     }
     if last.parts > 0 || last.bias > 0 {
         let kernel = rec.gpu().remembered(("tensor_reduce.wgsl", 0), |gpu| reduce_variant().kernel(gpu));
@@ -478,6 +500,33 @@ mod tests {
                 println!("{ty}: relative error {relative:.1e}");
                 assert!(relative < 6e-4, "{ty}: {relative}");
             }
+        }
+    }
+
+    /// Rows of y with room behind their last column take whole tiles, and the same bits.
+    #[test]
+    fn room_behind_the_last_column() {
+        let Some(mut rec) = matrix_recorder() else { return };
+        let gpu = rec.gpu().clone();
+        let mut random = Random::new(23);
+        let (n, k, rows) = (4192usize, 512usize, 150usize);
+        let (w, _) = matrix(&gpu, &[(TensorType::Q8_0, 64), (TensorType::Q4_K, n - 64)], k, &mut random);
+        let x = upload_x(&gpu, &random.values(ROWS * k), k);
+        let scratch = block_on(gpu.buffer("scratch", scratch_bytes(ROWS as u32))).unwrap();
+        let padded = padded(ROWS as u32) as usize;
+        let mut run = |ld: usize, tile: Tile| {
+            let y = upload(&gpu, &vec![7f32; padded * ld]);
+            for part in &w.parts {
+                let plan = Plan { tile, side_by_side: false };
+                product(&mut rec, &w, part, plan, x.all(), Mat::new(&y, ld as u32), rows as u32, Epilogue::default(), scratch.all());
+            }
+            let y: Vec<u32> = download(&mut rec, &y, rows * ld);
+            y.chunks(ld).map(|row| row[..n].to_vec()).collect::<Vec<_>>()
+        };
+        let wanted = run(n, TILES[2]);
+        for tile in TILES {
+            assert!((n - 64) % tile.cols as usize != 0 || tile.cols < 128, "something stands behind");
+            assert!(run(stride(n as u32) as usize + 160, tile) == wanted, "{tile:?}");
         }
     }
 }

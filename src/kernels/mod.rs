@@ -138,6 +138,7 @@ pub fn all_variants() -> Vec<Variant> {
         all.push(head::slots_variant(ty));
     }
     all.extend(delta::variants());
+    all.extend(quantise::FORMS.map(delta::finish_variant));
     all.extend(head::stats_variants());
     for form in quantise::FORMS {
         all.extend([false, true].map(|left| rms_norm::variant(form, left)));
@@ -174,8 +175,13 @@ mod tests {
 
     use naga::valid::Capabilities;
 
-    /// Valid WGSL with these capabilities, and so many bytes of workgroup memory at most.
-    fn validate(variant: &Variant, capabilities: Capabilities, workgroup_memory: u32) {
+    /// What the tensor tier may ask of an adapter: bytes of workgroup memory and invocations a workgroup.
+    const TENSOR: (u32, u32) = (49152, 320);
+    /// WebGPU's default limits.
+    const PLAIN: (u32, u32) = (16384, 256);
+
+    /// Valid WGSL with these capabilities, and so many bytes of workgroup memory and invocations at most.
+    fn validate(variant: &Variant, capabilities: Capabilities, (workgroup_memory, invocations): (u32, u32)) {
         let text = variant.wgsl();
         let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{}: {}", variant.label, e.emit_to_string(&text)));
         // pack2x16float and its inverse are part of WebGPU.
@@ -195,7 +201,7 @@ mod tests {
             .sum();
         assert!(shared <= workgroup_memory, "{}: {shared} bytes of workgroup memory", variant.label);
         let size = module.entry_points[0].workgroup_size;
-        assert!(size.iter().product::<u32>() <= 256, "{}", variant.label);
+        assert!(size.iter().product::<u32>() <= invocations, "{}", variant.label);
         for (_, g) in module.global_variables.iter().filter(|(_, g)| g.space == naga::AddressSpace::Uniform) {
             assert!(layouter[g.ty].size <= 64, "{}: parameters larger than their slot", variant.label);
         }
@@ -205,7 +211,7 @@ mod tests {
     #[test]
     fn naga_validates_every_variant() {
         for variant in all_variants() {
-            validate(&variant, Capabilities::empty(), 16384);
+            validate(&variant, Capabilities::empty(), PLAIN);
         }
     }
 
@@ -214,10 +220,10 @@ mod tests {
     fn naga_validates_every_tensor_variant() {
         let capabilities = Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX;
         for variant in tensor_variants() {
-            validate(&variant, capabilities, 49152);
+            validate(&variant, capabilities, TENSOR);
         }
         for ty in weight::TYPES {
-            validate(&matmul_tensor::values_variant(ty), Capabilities::SHADER_FLOAT16, 0);
+            validate(&matmul_tensor::values_variant(ty), Capabilities::SHADER_FLOAT16, (0, 256));
         }
         let products = matmul_tensor::TILES
             .map(|t| (matmul_tensor::variant(crate::gguf::TensorType::Q8_0, t, matmul_tensor::Store::Tiles), t.shared_bytes(false)));

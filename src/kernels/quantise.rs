@@ -120,6 +120,12 @@ impl<'a> Target<'a> {
         (self.floats.ld / 4, self.q8.map_or(0, |q| q.rows))
     }
 
+    /// What is written beside the floats.
+    pub fn beside_floats(&self) -> Vec<View<'a>> {
+        let half = (self.form == Form::Half).then_some(self.floats.view);
+        half.into_iter().chain(self.q8.iter().flat_map(|q| [q.values.all(), q.scales.all()])).collect()
+    }
+
     /// `reads`, then what is written.
     pub fn views(&self, reads: &[View<'a>]) -> Vec<View<'a>> {
         let mut views = reads.to_vec();

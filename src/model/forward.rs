@@ -7,10 +7,10 @@ use super::{ModelError, turns};
 use crate::gpu::{Buffer, Gpu, Recorder, View};
 use crate::kernels::attention::{ROWS, Tile, Tiles};
 use crate::kernels::attention_step;
-use crate::kernels::delta::{Segment, Segments, Shape, Vectors, delta};
+use crate::kernels::delta::{Segment, Segments, Shape, Vectors};
 use crate::kernels::embed::embed;
 use crate::kernels::gather::gather;
-use crate::kernels::linear::{Input, Linear, Rows, Sizes, Tier, padded_rows};
+use crate::kernels::linear::{Input, Linear, Rows, Sizes, Tier, padded_rows, row_stride};
 use crate::kernels::matmul::Epilogue;
 use crate::kernels::matvec::{Along, Place, matvec};
 use crate::kernels::quantise::Target;
@@ -209,7 +209,8 @@ impl Forward {
         let table = u64::from(positions) * u64::from(config.attention.heads.rotated / 2) * 8;
         let pieces = attention_step::scratch_bytes(&config.attention.heads, positions);
         let channels = config.delta.map_or(0, |d| d.channels());
-        let row = 3 * config.dim + joined_columns(config) + channels + mixed_columns(config) + 3 * config.ffn;
+        let row =
+            3 * config.dim + joined_columns(config) + channels + mixed_columns(config) + config.ffn + row_stride(tier, 2 * config.ffn);
         let rows = u64::from(padded_rows(tier, max_rows)) * (u64::from(row) + u64::from(config.dim)) * 4;
         // What grows with the positions stands beside the old one of half its size.
         let linear = Linear::bytes(tier, sizes(config, tier, max_rows));
@@ -241,7 +242,7 @@ impl Forward {
             projected: matrix("projected", joined_columns(config)).await?,
             convolved: matrix("convolved", config.delta.map_or(32, |d| d.channels())).await?,
             mixed: matrix("mixed", mixed_columns(config)).await?,
-            gate_up: matrix("gate and up", 2 * config.ffn).await?,
+            gate_up: matrix("gate and up", row_stride(tier, 2 * config.ffn)).await?,
             hidden: matrix("feed-forward", config.ffn).await?,
             last: matrix("final rows", config.dim).await?,
             vocab: gpu.buffer("vocabulary logits", u64::from(config.vocab) * 4).await?,
@@ -343,7 +344,7 @@ impl Forward {
             if let Outputs::Packed(count) = packed {
                 (x, rows.count) = (x_out, count);
             }
-            let (gate_up, hidden) = (Mat::new(&self.gate_up, 2 * config.ffn), Mat::new(&self.hidden, config.ffn));
+            let (gate_up, hidden) = (Mat::new(&self.gate_up, row_stride(self.tier(), 2 * config.ffn)), Mat::new(&self.hidden, config.ffn));
             let input = self.linear.norm(rec, x, left, layer.ffn_norm.view(), eps, normed, rows, &layer.gate_up);
             self.linear.product(rec, &layer.gate_up, input, gate_up, Epilogue::default());
             let input = self.linear.swiglu(rec, gate_up, hidden, rows, &layer.down);
@@ -405,11 +406,10 @@ impl Forward {
                 self.linear.product(rec, matrix, input, projected, Epilogue::default());
                 let vectors = Vectors { conv: conv.view(), a: a.view(), dt: dt.view(), norm: norm.view() };
                 let segments = Segments { view: self.segments.all(), count: at.segments, longest: at.longest, rows: at.rows };
-                delta(rec, projected, &shape, vectors, states, segments, convolved, mixed);
+                let mixed = self.linear.delta(rec, projected, &shape, vectors, states, segments, convolved, mixed, rows, out);
                 if outputs == Outputs::None {
                     return None;
                 }
-                let mixed = self.linear.input(rec, mixed, rows, out);
                 let Outputs::Packed(count) = outputs else {
                     return self.linear.product(rec, out, mixed, x, RESIDUAL);
                 };

@@ -12,6 +12,7 @@ use crate::kernels::attention_step::{Step, attention_step};
 use crate::kernels::delta::{Segment, Segments, Vectors, delta};
 use crate::kernels::embed::embed;
 use crate::kernels::matvec::{Along, Place, gate_up, matvec, takes_norm, takes_pairs};
+use crate::kernels::quantise::Target;
 use crate::kernels::rms_norm::rms_norm;
 use crate::kernels::rope::{Positions, Row, rope};
 use crate::kernels::swiglu::swiglu;
@@ -104,7 +105,7 @@ impl Forward {
                 self.normed_product(rec, input, norm, config.eps, None, projected.view);
                 let vectors = Vectors { conv: conv.view(), a: a.view(), dt: dt.view(), norm: head_norm.view() };
                 let segments = Segments { view: self.segments.all(), count: 1, longest: 1, rows: 1 };
-                delta(rec, projected, &shape, vectors, states, segments, convolved, mixed);
+                delta(rec, projected, &shape, vectors, states, segments, convolved, mixed, Target::floats(mixed));
                 matvec(rec, out, Place { x: mixed, row: 0, y, y_at: 0 }, residual);
             }
             _ => unreachable!("the cache is built from the same list of layer kinds as the weights"),

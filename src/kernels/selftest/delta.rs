@@ -1,10 +1,11 @@
 //! Gated DeltaNet: two sequences, one from nothing and one that goes on from a state, against the recurrence in f64.
 
 use super::lab::{Lab, allowed};
-use super::rows::silu;
+use super::rows::{eight, halves, silu};
 use crate::gpu::GpuError;
 use crate::kernels::Mat;
-use crate::kernels::delta::{NO_STATE, Segment, Segments, Shape, States, Vectors, delta, variants};
+use crate::kernels::delta::{NO_STATE, Segment, Segments, Shape, States, Vectors, delta, finish_variant, variants};
+use crate::kernels::quantise::{Form, Quants, Target};
 
 /// Values in a head.
 const D: usize = 128;
@@ -96,23 +97,31 @@ pub async fn check(lab: &mut Lab) -> Result<(), GpuError> {
         (lab.buffer(&w.conv).await?, lab.buffer(&w.a).await?, lab.buffer(&w.dt).await?, lab.buffer(&w.norm).await?);
     let (bconv_states, bstates, bsegments) = (lab.buffer(&conv_states).await?, lab.buffer(&states).await?, lab.buffer(&segments).await?);
     let (by, bo) = (lab.zeros(rows * channels).await?, lab.zeros(rows * heads * D).await?);
-    delta(
-        &mut lab.rec,
-        Mat::new(&bx, columns as u32),
-        &shape,
-        Vectors { conv: bconv.all(), a: ba.all(), dt: bdt.all(), norm: bnorm.all() },
-        States { conv: bconv_states.all(), state: bstates.all() },
-        Segments { view: bsegments.all(), count: 2, longest: lengths[0] as u32, rows: rows as u32 },
-        Mat::new(&by, channels as u32),
-        Mat::new(&bo, (heads * D) as u32),
-    );
+    let q = Quants::new(&lab.gpu, rows as u32, (heads * D) as u32).await?;
+    let bh = lab.zeros(rows * heads * D / 2).await?;
+    let place = Mat::new(&bo, (heads * D) as u32);
+    let run = |lab: &mut Lab, target: Target<'_>| {
+        delta(
+            &mut lab.rec,
+            Mat::new(&bx, columns as u32),
+            &shape,
+            Vectors { conv: bconv.all(), a: ba.all(), dt: bdt.all(), norm: bnorm.all() },
+            States { conv: bconv_states.all(), state: bstates.all() },
+            Segments { view: bsegments.all(), count: 2, longest: lengths[0] as u32, rows: rows as u32 },
+            Mat::new(&by, channels as u32),
+            place,
+            target,
+        );
+    };
+    run(lab, Target::floats(place));
     let o: Vec<f32> = lab.words(&bo, rows * heads * D).await?;
     let conv_after: Vec<f32> = lab.words(&bconv_states, 9 * channels).await?;
     let states_after: Vec<f32> = lab.words(&bstates, 3 * heads * D * D).await?;
 
-    let [conv, scan, finish] = variants().map(|v| v.label);
+    let [conv, scan] = variants().map(|v| v.label);
+    let finish = finish_variant(Form::Floats).label;
     let wide = |v: &[f32]| v.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
-    let mut row = 0;
+    let (mut row, mut everything) = (0, Vec::new());
     for (i, segment) in segments.iter().enumerate() {
         let mut reference = match segment.state_in {
             NO_STATE => Reference { tail: vec![vec![0.0; channels]; 3], states: vec![vec![0.0; D * D]; heads] },
@@ -131,6 +140,7 @@ pub async fn check(lab: &mut Lab) -> Result<(), GpuError> {
             for label in [&conv, &scan, &finish] {
                 lab.compare(label, o[row * heads * D..][..heads * D].iter().copied(), &wanted);
             }
+            everything.extend(wanted);
             row += 1;
         }
         let slot = segment.state_out as usize;
@@ -139,5 +149,12 @@ pub async fn check(lab: &mut Lab) -> Result<(), GpuError> {
         let state: Vec<_> = reference.states.iter().flatten().map(|v| (*v, allowed(1.0 + v.abs()))).collect();
         lab.compare(&scan, states_after[slot * heads * D * D..].iter().copied(), &state);
     }
-    Ok(())
+    // The same in other forms: no sequence has changed what another one starts from.
+    for both in [false, true] {
+        let target = Target::q8(&q, place, both);
+        run(lab, target);
+        eight(lab, &finish_variant(target.form()).label, &q, &everything, heads * D).await?;
+    }
+    run(lab, Target::half(bh.all(), (heads * D) as u32));
+    halves(lab, &finish_variant(Form::Half).label, &bh, &everything).await
 }

@@ -63,7 +63,7 @@ async fn norm(lab: &mut Lab) -> Result<(), GpuError> {
 }
 
 /// 8-bit rows against what they stand for, each within half a step of its block.
-async fn eight(lab: &mut Lab, label: &str, q: &Quants, wanted: &[(f64, f64)], cols: usize) -> Result<(), GpuError> {
+pub async fn eight(lab: &mut Lab, label: &str, q: &Quants, wanted: &[(f64, f64)], cols: usize) -> Result<(), GpuError> {
     let values = q.integers(&lab.words::<u32>(&q.values, q.values.size as usize / 4).await?, cols);
     let scales: Vec<f32> = lab.words(&q.scales, q.rows as usize * cols / 16).await?;
     let at = |i: usize| i % cols / 32 * q.rows as usize + i / cols;
@@ -79,7 +79,7 @@ async fn eight(lab: &mut Lab, label: &str, q: &Quants, wanted: &[(f64, f64)], co
 }
 
 /// f16 rows against what they stand for. A driver may make zeros of what is subnormal in f16.
-async fn halves(lab: &mut Lab, label: &str, b: &Buffer, wanted: &[(f64, f64)]) -> Result<(), GpuError> {
+pub async fn halves(lab: &mut Lab, label: &str, b: &Buffer, wanted: &[(f64, f64)]) -> Result<(), GpuError> {
     let got = half::values(&lab.words::<u16>(b, wanted.len() / 2).await?);
     let wanted: Vec<_> = wanted.iter().map(|(v, allowed)| (*v, allowed + v.abs() / 1024.0 + 1e-3)).collect();
     lab.compare(label, got, &wanted);
