@@ -24,23 +24,27 @@ pub struct Workload {
     pub state_tokens: usize,
     /// Tokens of a question with its options.
     pub suffix_tokens: usize,
+    /// Options of a question, 2 (yes and no) to 4.
+    pub options: usize,
     /// At most so many prompts in all: whole states first, the last one with fewer questions.
     pub rows: Option<usize>,
 }
 
 impl Default for Workload {
     fn default() -> Self {
-        Self { states: 37, questions: 21, state_tokens: 1800, suffix_tokens: 80, rows: None }
+        Self { states: 37, questions: 21, state_tokens: 1800, suffix_tokens: 80, options: 4, rows: None }
     }
 }
 
 impl Workload {
-    /// The prompts of each state as `semif score` would make them: deterministic text of about the wanted lengths, real instructions, four
-    /// options. Also the options' letters. `None` where the model has no usable tokenizer, template or letters.
+    /// The prompts of each state as `semif score` would make them: deterministic text of about the wanted lengths, real instructions. Also the options' letters. `None` where the model has no usable tokenizer, template or letters.
     pub fn text_prompts(&self, text: &TextModel) -> Option<(Vec<Prompts>, Vec<u32>)> {
         let wording = Wording::default();
         let prompt = |state: &str, question: &str| {
-            let options = ["Yes, clearly", "Yes, with doubts", "No", "It is not said"];
+            let options = match self.options {
+                2 => &["Yes", "No"][..],
+                n => &["Yes, clearly", "Yes, with doubts", "No", "It is not said"][..n.min(4)],
+            };
             let choices = options.iter().map(|text| Choice { id: (*text).into(), description: (*text).into() }).collect();
             let row = Row::new("bench", Json::String(state.into()), question, choices).ok()?;
             Some(text.chat_prompt(&wording.system, &wording.payload(&row)).ok()?.tokens)
@@ -69,7 +73,7 @@ impl Workload {
             };
             states.push((0..questions).map(one).collect::<Option<_>>()?);
         }
-        Some((states, text.letter_slots(4).ok()?))
+        Some((states, text.letter_slots(self.options.min(4)).ok()?))
     }
 
     /// The same of token ids alone. They share exactly `state_tokens` tokens, as long as the vocabulary has more ids than there are questions.
@@ -291,7 +295,7 @@ mod tests {
 
     #[test]
     fn prompts_share_exactly_their_state() {
-        let workload = Workload { states: 3, questions: 5, state_tokens: 40, suffix_tokens: 8, rows: Some(12) };
+        let workload = Workload { states: 3, questions: 5, state_tokens: 40, suffix_tokens: 8, options: 4, rows: Some(12) };
         let states = workload.prompts(500);
         assert_eq!(states.iter().map(Vec::len).collect::<Vec<_>>(), [5, 5, 2]);
         for prompts in &states {

@@ -44,7 +44,7 @@ impl Sizes {
             generate: vec![16],
             new: 4,
             generate_repeat: 1,
-            shared: Workload { states: 1, questions: 3, state_tokens: 64, suffix_tokens: 40, rows: None },
+            shared: Workload { states: 1, questions: 3, state_tokens: 64, suffix_tokens: 40, options: 4, rows: None },
         }
     }
 
@@ -170,7 +170,7 @@ mod tests {
         let source = Synthetic::new("qwen3-0.6b", Some(1), Some(512)).unwrap();
         let options = LoadOptions { max_tokens: 64, ..LoadOptions::default() };
         let mut engine = block_on(Engine::load(&gpu, &source, &options, &mut |_| ControlFlow::Continue(()))).unwrap();
-        let shared = Workload { states: 1, questions: 2, state_tokens: 20, suffix_tokens: 4, rows: None };
+        let shared = Workload { states: 1, questions: 2, state_tokens: 20, suffix_tokens: 4, options: 4, rows: None };
         let sizes = Sizes { prompts: vec![8, 100], repeat: 1, generate: vec![8], new: 2, generate_repeat: 1, shared }.within(64);
         let mut told = Vec::new();
         let all = block_on(run(&mut engine, &sizes, &mut |news| {

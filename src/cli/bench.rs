@@ -128,6 +128,10 @@ pub struct SharedArgs {
     #[arg(long, value_name = "N", default_value_t = 80, value_parser = clap::value_parser!(u32).range(1..))]
     pub suffix_tokens: u32,
 
+    /// Options of a question: 2 are yes and no
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=4))]
+    pub options: u32,
+
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
@@ -315,6 +319,7 @@ fn shared(args: &SharedArgs) -> Result<Exit, Failure> {
         questions: args.questions as usize,
         state_tokens: args.state_tokens as usize,
         suffix_tokens: args.suffix_tokens as usize,
+        options: args.options as usize,
         rows: args.rows.map(|n| n as usize),
     };
     let bar = progress_bar(0, "{msg} {bar:24} {pos} of {len}, {eta} left");

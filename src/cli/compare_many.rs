@@ -141,10 +141,10 @@ fn report(rows: &[Row], comparison: &Comparison<'_>) -> String {
         Tokens { state, rest } => format!("{state} tokens once and {rest} after them"),
     };
     let mut out = format!(
-        "Direct: {} decisions on one state, {tokens}, {} ({:.1} a second)\n",
+        "Direct: {} decisions on one state, {tokens}, {} ({})\n",
         direct.len(),
         view::seconds(comparison.direct_seconds),
-        comparison.decisions_per_second
+        view::pace(comparison.decisions_per_second)
     );
     let answers = comparison.generated.answers.as_ref().and_then(Option::as_ref);
     out.push_str(&line("read", "", "written", "criterion"));

@@ -192,7 +192,7 @@ pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
     }
     line("architecture", safe(&arch));
     for (key, value) in &dimensions {
-        line(key, safe(&value.to_string()));
+        line(key, safe(&value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
     }
     match &tokenizer {
         Ok(text) => {

@@ -58,7 +58,7 @@ impl ModelChoice {
         match (&self.gguf, &self.model) {
             (Some(path), _) => Ok(path.clone()),
             (None, Some(name)) => locate(name, &self.hub),
-            (None, None) => Err(Failure::input("--model or --gguf is needed")),
+            (None, None) => Err(Failure::input("which model? --gguf FILE is a file of yours, --model ID one that `semif models` lists")),
         }
     }
 }

@@ -79,7 +79,7 @@ pub fn progress_bar(total: u64, template: &str) -> ProgressBar {
     }
     if let Ok(style) = ProgressStyle::with_template(template) {
         let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-            let _ = write!(out, "{:.1} a second", state.per_sec());
+            let _ = write!(out, "{}", super::view::pace(state.per_sec()));
         };
         bar.set_style(style.with_key("rate", rate).progress_chars("█▉▊▋▌▍▎▏ "));
     }

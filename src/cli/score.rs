@@ -262,10 +262,10 @@ fn summary(tally: &Tally, seconds: f64, output: &Path) -> String {
     let mut text = match tally.decided {
         0 => "nothing was left to decide".to_owned(),
         n => format!(
-            "{n} {} decided in {} ({:.1} a second)",
+            "{n} {} decided in {} ({})",
             if n == 1 { "row" } else { "rows" },
             super::view::seconds(seconds),
-            n as f64 / seconds.max(1e-9)
+            super::view::pace(n as f64 / seconds.max(1e-9))
         ),
     };
     if tally.refused > 0 {

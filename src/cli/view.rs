@@ -118,6 +118,14 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
+/// How quick something is: so many a second or, where it is slower than one, how long each takes.
+pub fn pace(per_second: f64) -> String {
+    match per_second >= 0.995 || per_second <= 0.0 {
+        true => format!("{per_second:.1} a second"),
+        false => format!("{} each", seconds(1.0 / per_second)),
+    }
+}
+
 /// The lines under the bars: how sure, and where the numbers come from.
 pub fn footer(result: &ResultRow, canvas: Canvas) -> String {
     let read = crate::decision::readout(&result.option_logits);
@@ -181,6 +189,13 @@ mod tests {
         let lines = sample(80);
         assert!(lines.lines().nth(1).unwrap().starts_with("  > tech漢字"), "{lines}");
         assert!(lines.contains(" 25.0%  Billing"), "{lines}");
+    }
+
+    #[test]
+    fn slow_work_is_told_by_the_piece() {
+        assert_eq!(pace(12.34), "12.3 a second");
+        assert_eq!(pace(0.04), "25 s each");
+        assert_eq!(pace(0.0), "0.0 a second");
     }
 
     #[test]
