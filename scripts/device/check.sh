@@ -89,7 +89,8 @@ browser() {
     "$KEEP/browser/lib" "$KEEP/fonts.conf" "$KEEP/browser/chromium/chromium" >"$KEEP/chromium"
   chmod +x "$KEEP/chromium"
   export CHROMIUM=$KEEP/chromium NODE_PATH=$KEEP/browser/node_modules SEMIF_TEST_MODELS=$KEEP/models SEMIF_BIN=$KEEP/semif SEMIF_SHOTS=$OUT
-  export SEMIF_LONGEST=300 SEMIF_BITS=full # a GPU has time for every length of the references and every path
+  # A GPU has time for every length of the references, both real prompts and every path.
+  export SEMIF_LONGEST=${SEMIF_LONGEST:-400} SEMIF_BITS=full
   export SEMIF_CHROMIUM_FLAGS="--enable-unsafe-webgpu --enable-features=Vulkan,VulkanFromANGLE,DefaultANGLEVulkan --use-angle=vulkan --ignore-gpu-blocklist --disable-vulkan-surface --enable-webgpu-developer-features"
   node=$KEEP/browser/node
   "$node" --version >/dev/null 2>&1 || node="env LD_LIBRARY_PATH=$KEEP/browser/lib $node"
@@ -117,7 +118,8 @@ chrome() {
 chrome-full() {
   browser
   local name
-  for name in qwen3 qwen35; do
+  for name in qwen3 qwen35 minicpm5; do
+    [ -e "$KEEP/full-$name.json" ] || continue
     local file=$KEEP/models/$name-full-real.gguf
     [ -e "$file" ] || python3 tests/tools/synth_gguf.py "$name" full "$file" --mix real --seed 1 --vocab-src "$KEEP/vocab_qwen2.gguf" &
   done

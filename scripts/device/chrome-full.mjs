@@ -38,6 +38,8 @@ async function measure({ url, rows, labels, precision }) {
   out.off = Math.max(...rows.map((row, i) => Math.max(...row.wanted.map((w, k) => Math.abs(found[i][k] - w)))));
   const best = (list) => list.indexOf(Math.max(...list));
   out.same_argmax = rows.every((row, i) => best([...found[i]].slice(0, row.wanted.length)) === best(row.wanted));
+  // A card that was idle takes a second of work to raise its clock.
+  for (const end = performance.now() + 1500; performance.now() < end;) await semif.logits([prompt(150, 1)], [32, 33]);
   for (const [n, count] of [[150, 10], [512, 6], [2048, 4]]) out[`pp${n}_ms`] = await timed(count, (i) => semif.logits([prompt(n, i)], [32, 33]));
   const state = prompt(1812, 5);
   const asks = Array.from({ length: 21 }, (_, i) => [...state, ...prompt(78, 3000 + 100 * i)]);

@@ -4,7 +4,7 @@
 //! and exactly one [`Event::Done`] or [`Event::Failed`] for that job. Job 0 belongs to the worker's own announcements.
 //! States and result rows travel as JSON text: numbers in them keep the digits that the user typed.
 //!
-//! Work that only waits for the GPU comes in two classes. A [`Class::Batch`] runs in steps of about 50 ms; between two steps, and between
+//! Work that only waits for the GPU comes in two classes. A [`Class::Batch`] runs in steps of about 0.2 s; between two steps, and between
 //! two chunks of a long prefix, the worker first answers every [`Class::Click`] that has come meanwhile.
 
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,8 @@ pub enum Command {
     /// One decision written as JSON by greedy decoding, at most `limit` tokens: [`Event::Written`] for each token, then
     /// [`Answer::Generated`].
     Generate { row: String, limit: u32 },
+    /// Greedy decoding of at most `limit` tokens behind a token list, whatever they are: [`Answer::Completed`].
+    Complete { tokens: Vec<u32>, limit: u32 },
     /// Last-position logits of token lists, each afresh: [`Answer::Logits`].
     Logits { tokens: Vec<Vec<u32>>, labels: Vec<u32> },
     /// The same on prefixes that are kept: [`Event::Stepped`] after each step, then [`Answer::Read`].
@@ -235,6 +237,7 @@ pub enum Answer {
     /// In the order of the request.
     Decided(Vec<Decision>),
     Generated(Generation),
+    Completed(Completion),
     Logits(Vec<Vec<f32>>),
     Read(TokenReading),
     State(State),
@@ -242,6 +245,16 @@ pub enum Answer {
     Cache(CacheUse),
     /// The text that was read; none where there is none, and after everything but a read.
     Record(Option<String>),
+}
+
+/// What was written behind a token list.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct Completion {
+    pub tokens: Vec<u32>,
+    /// All logits that the last token was chosen by.
+    pub logits: Vec<f32>,
+    pub first_token_seconds: f64,
+    pub total_seconds: f64,
 }
 
 /// The GPU in words and numbers.

@@ -128,12 +128,12 @@ async function everyText({ url }) {
 }
 
 /** A batch, clicks in between, a cancel. */
-async function clicksInBetween({ url }) {
+async function clicksInBetween({ url, full }) {
   const { semif } = window;
   await semif.load(url, { chunk: 16 });
   const labels = [32, 33, 34];
   const text = (i) => Array.from({ length: 60 + (i % 5) }, (_, k) => (i * 31 + k * 7 + (k < 30 ? 0 : i)) % 500);
-  const groups = Array.from({ length: 12 }, (_, g) => ({ prompts: [0, 1, 2].map((q) => [...text(g), q, q + 9, 4]), prefix: 60 }));
+  const groups = Array.from({ length: full ? 240 : 12 }, (_, g) => ({ prompts: [0, 1, 2].map((q) => [...text(g), q, q + 9, 4]), prefix: 60 }));
   const bits = (logits) => Array.from(new Uint32Array(Float32Array.from(logits).buffer)).join();
   const wanted = (await semif.logits(groups.flatMap((group) => group.prompts), labels)).map(bits);
   const click = [9, 8, 7, 6, 5];
@@ -189,6 +189,40 @@ async function clicksWithoutEnd({ url }) {
   return `done after ${before} clicks`;
 }
 
+/** What DeltaNet layers carry, and keys, values and convolution rows, cut behind every token: the same bits as in one piece. */
+async function everyCut({ url }) {
+  const { semif } = window;
+  await semif.load(url, { precision: 'exact' });
+  const labels = Array.from({ length: 100 }, (_, i) => i);
+  const prompt = Array.from({ length: 71 }, (_, i) => 3 + ((i * 7919) % 480));
+  const bits = (logits) => Array.from(new Uint32Array(Float32Array.from(logits).buffer)).join();
+  const wanted = bits((await semif.logits([prompt], labels))[0]);
+  for (let cut = 1; cut < prompt.length; cut += 1) {
+    await semif.cache(0);
+    await semif.cache(64e6);
+    const { logits, prefixes } = await semif.read([{ prompts: [prompt], prefix: cut }], labels);
+    if (prefixes[0][0] !== cut || prefixes[0][1] !== 0) throw new Error(`cut behind ${cut} tokens: ${prefixes[0]} in the prefix`);
+    if (bits(logits[0][0]) !== wanted) throw new Error(`cut behind ${cut} tokens: other bits`);
+  }
+  return `${prompt.length - 1} cuts`;
+}
+
+/** The step form against prefill: what 300 steps arrive at is what one prefill of all the tokens gives. */
+async function stepsAgainstPrefill({ url }) {
+  const { semif } = window;
+  await semif.load(url, { precision: 'exact', maxTokens: 512 });
+  const prompt = Array.from({ length: 13 }, (_, i) => 3 + ((i * 7919) % 480));
+  const { tokens, logits } = await semif.complete(prompt, { limit: 300 });
+  if (tokens.length !== 300) throw new Error(`${tokens.length} tokens`);
+  const labels = Array.from({ length: Math.min(logits.length, 500) }, (_, i) => i);
+  const [prefill] = await semif.logits([[...prompt, ...tokens.slice(0, -1)]], labels);
+  const off = Math.max(...labels.map((id) => Math.abs(prefill[id] - logits[id])));
+  if (!(off <= 2e-3)) throw new Error(`${off} from prefill`);
+  const largest = logits.reduce((best, value, id) => (value > logits[best] ? id : best), 0);
+  if (largest !== tokens[299]) throw new Error(`the last token is ${tokens[299]}, the largest logit is that of ${largest}`);
+  return `${off.toExponential(1)} from prefill`;
+}
+
 export default function ({ browser, home, model }) {
   const withPage = async (use, argument) => {
     const page = await openPage(browser, home);
@@ -212,7 +246,11 @@ export default function ({ browser, home, model }) {
   tests['a batch goes on while clicks never end'] = () => withPage(clicksWithoutEnd, { url: model('qwen3-tiny-Q8_0.gguf') });
   for (const name of ['qwen3-tiny-Q8_0', 'qwen35-tiny-real']) {
     tests[`bits of questions, orders and open states, ${name}`] = () => withPage(everyText, { url: model(`${name}.gguf`) });
-    tests[`clicks are answered while a batch runs, ${name}`] = () => withPage(clicksInBetween, { url: model(`${name}.gguf`) });
+    tests[`clicks are answered while a batch runs, ${name}`] = () => withPage(clicksInBetween, { url: model(`${name}.gguf`), full: FULL });
+  }
+  tests['state cut behind every token, qwen35-tiny-real'] = () => withPage(everyCut, { url: model('qwen35-tiny-real.gguf') });
+  for (const name of ['qwen35-tiny-real', ...(FULL ? ['qwen35-tiny-lmstudio', 'qwen35-tiny-unsloth', 'minicpm5-tiny-real'] : [])]) {
+    tests[`steps against prefill, ${name}`] = () => withPage(stepsAgainstPrefill, { url: model(`${name}.gguf`) });
   }
   return tests;
 }

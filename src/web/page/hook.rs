@@ -36,6 +36,7 @@ pub fn install(shared: Shared) {
         1,
     );
     add("generate", |row, _, o| Ok(Command::Generate { row: json(&row)?, limit: o.limit }), 1);
+    add("complete", |tokens, _, o| Ok(Command::Complete { tokens: plain(tokens)?, limit: o.limit }), 1);
     add("logits", |tokens, labels, _| Ok(Command::Logits { tokens: plain(tokens)?, labels: plain(labels)? }), 2);
     add("read", |groups, labels, _| Ok(Command::Read { groups: plain(groups)?, labels: plain(labels)? }), 2);
     add("open", |state, _, _| Ok(Command::Open { state: stringify(&state)? }), 1);
@@ -187,6 +188,7 @@ fn value(answer: Answer) -> Result<JsValue, JsValue> {
         Answer::Device(device) => serde_wasm_bindgen::to_value(&device),
         Answer::Logits(logits) => serde_wasm_bindgen::to_value(&logits),
         Answer::Decided(decisions) => serde_wasm_bindgen::to_value(&decisions),
+        Answer::Completed(completion) => serde_wasm_bindgen::to_value(&completion),
         Answer::Generated(generation) => serde_wasm_bindgen::to_value(&generation),
         Answer::Loaded(model) => serde_wasm_bindgen::to_value(&model),
         Answer::Read(reading) => serde_wasm_bindgen::to_value(&reading),

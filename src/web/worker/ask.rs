@@ -11,7 +11,7 @@ use crate::decision::{
 };
 use crate::engine::{Decided, OrderedPrompt, Prepared, Reading, prepare};
 use crate::text::{StreamDecoder, TextError};
-use crate::web::protocol::{Decision, Event, Fault, FaultKind, Generation};
+use crate::web::protocol::{Completion, Decision, Event, Fault, FaultKind, Generation};
 
 pub fn input(message: impl std::fmt::Display) -> Fault {
     Fault::new(FaultKind::Input, sentence(&message.to_string()))
@@ -144,6 +144,19 @@ fn lines(result: &ResultRow) -> serde_json::Result<String> {
     let serde_json::Value::Object(members) = serde_json::to_value(result)? else { return serde_json::to_string(result) };
     let member = |(key, value): (&String, &serde_json::Value)| format!("  \"{key}\": {value}");
     Ok(format!("{{\n{}\n}}", members.iter().map(member).collect::<Vec<_>>().join(",\n")))
+}
+
+/// Greedy decoding behind a token list; it ends at the limit alone.
+pub async fn complete(loaded: &mut Loaded, tokens: &[u32], limit: usize, job: &Job) -> Result<Completion, Fault> {
+    let engine = &mut loaded.engine;
+    let generation =
+        engine.generate_with(tokens, limit, &[], &mut || job.flow(), &mut |_| job.flow()).await.map_err(|error| fault(&error))?;
+    if generation.cancelled {
+        return Err(cancelled());
+    }
+    let logits = engine.last_logits().await.map_err(|error| fault(&error))?;
+    let (first_token_seconds, total_seconds) = (generation.first_token_seconds, generation.total_seconds);
+    Ok(Completion { tokens: generation.tokens, logits, first_token_seconds, total_seconds })
 }
 
 /// Lets the model write the same distribution as JSON, telling the page every token.

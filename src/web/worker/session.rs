@@ -160,6 +160,9 @@ impl Session {
                 }
             }
             Command::Generate { row, limit } => Ok(Answer::Generated(ask::generate(self.loaded()?, &row, limit as usize, job).await?)),
+            Command::Complete { tokens, limit } => {
+                Ok(Answer::Completed(ask::complete(self.loaded()?, &tokens, limit as usize, job).await?))
+            }
             Command::Open { state } => Ok(Answer::State(self.loaded()?.open(job, &state).await?)),
             Command::Append { id, more } => Ok(Answer::State(self.loaded()?.append(job, id, &more).await?)),
             Command::Fork { id } => Ok(Answer::State(self.loaded()?.fork(id)?)),
