@@ -5,15 +5,19 @@
 # what it is about to do otherwise. Nothing is written outside the repository but the cache folder and Debian packages.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# Tools and model files that outlive a checkout. SEMIF_CACHE moves all of it.
+# Tools and model files that outlive a checkout. SEMIF_CACHE moves all of it, SEMIF_MODELS the model files alone: the program knows only
+# the latter.
+[ -z "${SEMIF_CACHE:-}" ] || export SEMIF_MODELS=${SEMIF_MODELS:-$SEMIF_CACHE/models}
 SEMIF_CACHE=${SEMIF_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/semif}
 SEMIF_TOOLS=$SEMIF_CACHE/tools
-SEMIF_FILES=$SEMIF_CACHE/models
+SEMIF_FILES=${SEMIF_MODELS:-$SEMIF_CACHE/models}
 export ROOT SEMIF_CACHE SEMIF_TOOLS SEMIF_FILES
 
 say() { printf '%s\n' "$*" >&2; }
 step() { printf '\n== %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+# The same for bad arguments.
+refuse() { printf 'error: %s\n' "$*" >&2; exit 2; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
 # Runs a command as root: directly, or through sudo where we are somebody else.
@@ -215,7 +219,9 @@ need_python() {
 }
 
 # need_weights NAME...   real model files (smollm2, qwen25coder05) in $SEMIF_FILES, checked by size and SHA-256.
+# Files that are here and right need neither a virtual environment nor the network.
 need_weights() {
+  ! { have python3 && python3 "$ROOT/scripts/models.py" check --dir "$SEMIF_FILES" "$@"; } || return 0
   need_python
   "$PYTHON" "$ROOT/scripts/models.py" weights --dir "$SEMIF_FILES" "$@" || die "could not get the model files: $*"
 }

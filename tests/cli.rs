@@ -466,3 +466,50 @@ fn a_full_stderr_is_no_panic() {
     let ended: Ended = place.command("inspect nope.gguf").stderr(full()).output().expect("semif starts").into();
     assert_eq!(ended.code, Some(3), "{}", ended.out);
 }
+
+/// `./run ...` of this checkout, as far as it goes without building anything.
+#[cfg(unix)]
+fn script(arguments: &[&str]) -> Ended {
+    let run = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("run");
+    Command::new(run).args(arguments).stdin(Stdio::null()).output().expect("./run starts").into()
+}
+
+#[test]
+#[cfg(unix)]
+fn run_web_checks_its_port_before_it_builds() {
+    script(&["web", "--prot"]).expect(2, &["does not know \"--prot\""]);
+    script(&["web", "--port"]).expect(2, &["needs a number from 1 to 65535"]);
+    for port in ["abc", "0", "65536", "99999999999", "-1", ""] {
+        script(&["web", "--port", port]).expect(2, &["--port takes a number from 1 to 65535"]);
+    }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    script(&["web", "--port", &port]).expect(2, &[&port, "cannot be used"]);
+}
+
+/// What lib.sh makes of the two variables: the model folder of the program, and that of the scripts.
+#[test]
+#[cfg(unix)]
+fn scripts_and_program_agree_on_the_model_folder() {
+    let folders = |cache: Option<&str>, models: Option<&str>| {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", ". scripts/lib.sh; echo \"${SEMIF_MODELS:-} $SEMIF_FILES\""]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        bash.env("HOME", "/h").env_remove("XDG_CACHE_HOME").env_remove("SEMIF_CACHE").env_remove("SEMIF_MODELS").stdin(Stdio::null());
+        bash.envs(cache.map(|path| ("SEMIF_CACHE", path))).envs(models.map(|path| ("SEMIF_MODELS", path)));
+        let ended = Ended::from(bash.output().expect("bash starts"));
+        ended.out.trim_end().to_owned()
+    };
+    assert_eq!(folders(None, None), " /h/.cache/semif/models");
+    assert_eq!(folders(Some("/c"), None), "/c/models /c/models");
+    assert_eq!(folders(Some("/c"), Some("/m")), "/m /m");
+    assert_eq!(folders(None, Some("/m")), "/m /m");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_shell_without_a_desktop_hears_no_complaint() {
+    let place = Place::new();
+    let ended = place.command("logits --gguf MODEL --tokens 1,2").env_remove("XDG_RUNTIME_DIR").env_remove("NODEVICE_SELECT").output();
+    let ended = Ended::from(ended.expect("semif starts")).expect(0, &[]);
+    assert_eq!(ended.err, "");
+}

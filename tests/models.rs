@@ -65,6 +65,21 @@ fn nothing_is_here_and_the_list_says_how_to_get_it() {
 }
 
 #[test]
+fn other_files_of_the_folder_are_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["b.gguf", "a.GGUF", "notes.txt", "c.gguf.part"] {
+        std::fs::write(dir.path().join(name), [0; 1500]).unwrap();
+    }
+    std::fs::create_dir(dir.path().join("folder.gguf")).unwrap();
+    let (code, out, _) = run(dir.path(), &["models"]);
+    assert_eq!(code, Some(0));
+    let others: Vec<&str> =
+        out.lines().skip_while(|line| !line.contains("--gguf PATH")).skip(1).take_while(|line| !line.is_empty()).collect();
+    let line = |name: &str| format!("      1 kB  {}", dir.path().join(name).display());
+    assert_eq!(others, [line("a.GGUF"), line("b.gguf")], "{out}");
+}
+
+#[test]
 fn mistakes_are_told_in_words() {
     let dir = tempfile::tempdir().unwrap();
     let missing = server(|stream, _, _| stream.write_all(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"));

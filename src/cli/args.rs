@@ -232,6 +232,7 @@ Examples:
       --option 'yes=Yes' --option 'no=No'
 
 A text that starts with @ and is no file: write @@ for the first @.
+Margin: how far the best option is ahead of the second. Entropy: how undecided the model is, from 0 (sure) to all bits (no idea).
 The numbers are conditional option scores, not calibrated probabilities of being right.")]
 pub struct AskArgs {
     #[command(flatten)]

@@ -34,6 +34,7 @@ impl Case {
         };
         let reference = if with_hash { runner::model_ref(&file)? } else { file.reference() };
         let runner = Runner::load(&file, model)?;
+        runner.warn_if_slow();
         let facts =
             Facts { prompt_version: wording.version.clone(), model: reference, config: runner.config.clone(), mode: Mode::Auto, orderings };
         Ok(Case { row, wording, prompted, facts, runner })
@@ -43,7 +44,10 @@ impl Case {
     pub fn decide(&mut self) -> Result<ResultRow, Failure> {
         let rows = vec![&self.prompted];
         let together = Together { how: how(&rows, Mode::Auto), rows };
-        decide(&[together], &self.facts, &mut self.runner).all()?.pop().ok_or_else(|| Failure::other("the model gave no reading"))
+        let bar = runner::busy(view::reading(self.prompted.prompts.iter().map(|prompt| prompt.tokens.len())));
+        let decided = decide(&[together], &self.facts, &mut self.runner);
+        bar.finish_and_clear();
+        decided.all()?.pop().ok_or_else(|| Failure::other("the model gave no reading"))
     }
 }
 

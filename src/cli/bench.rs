@@ -322,7 +322,7 @@ fn shared(args: &SharedArgs) -> Result<Exit, Failure> {
         options: args.options as usize,
         rows: args.rows.map(|n| n as usize),
     };
-    let bar = progress_bar(0, "{msg} {bar:24} {pos} of {len}, {eta} left");
+    let bar = progress_bar(0, "{msg} {bar:24} {pos} of {len}, {elapsed}");
     let report = pollster::block_on(shared::run(&mut runner.engine, &workload, &mut |path, done, all| {
         bar.set_message(path);
         bar.set_length(all as u64);

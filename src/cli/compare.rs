@@ -1,7 +1,5 @@
 //! `semif compare`: the same decision by one readout and by writing it out, both timed.
 
-use std::io::IsTerminal as _;
-use std::io::Write as _;
 use std::ops::ControlFlow;
 
 use serde::Serialize;
@@ -153,33 +151,31 @@ fn top(shares: &[f64]) -> usize {
 pub fn warm_up(engine: &mut Engine, tokens: &[u32], slots: &[u32]) -> Result<(), Failure> {
     let few = &tokens[..tokens.len().min(WARM_UP)];
     let ask = Ask { labels: slots.to_vec(), ..Ask::default() };
-    pollster::block_on(async {
+    let bar = runner::busy("warming up");
+    let done = pollster::block_on(async {
         engine.logits(few, &ask).await?;
         engine.generate(few, 2, &[], &mut |_| ControlFlow::Continue(())).await?;
         Ok::<(), EngineError>(())
-    })?;
-    Ok(())
+    });
+    bar.finish_and_clear();
+    Ok(done?)
 }
 
 /// Writes greedily; counts the tokens on stderr where somebody is watching. What was written is still to be judged.
 pub fn write(engine: &mut Engine, prompt: &ChatPrompt, room: usize, version: String) -> Result<Generated, Failure> {
-    let live = std::io::stderr().is_terminal();
     let stop = engine.text()?.eos_ids().to_vec();
+    let bar = runner::busy(view::reading(std::iter::once(prompt.tokens.len())));
     let mut shown = 0;
     let mut on_token = |_: u32| {
-        if live {
-            shown += 1;
-            super::fail::say_on!("\rwriting it out: {shown} tokens");
-            let _ = std::io::stderr().flush();
-        }
+        shown += 1;
+        bar.set_message(format!("writing it out: {shown} tokens"));
         // Writing can take minutes on a slow adapter; what is there when it is stopped is still shown.
         interrupt::graceful();
         interrupt::go_on()
     };
-    let generation = pollster::block_on(engine.generate(&prompt.tokens, room, &stop, &mut on_token))?;
-    if live {
-        super::fail::say_on!("\r                                \r");
-    }
+    let generation = pollster::block_on(engine.generate(&prompt.tokens, room, &stop, &mut on_token));
+    bar.finish_and_clear();
+    let generation = generation?;
     let text = engine.text()?;
     let mut decoder = StreamDecoder::new();
     let mut written: String = generation.tokens.iter().map(|id| decoder.push(&text.tokenizer, *id)).collect();

@@ -80,6 +80,7 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
     let room = room(prompt.tokens.len(), most, args.model.max_tokens)?;
     let model = if args.json { runner::model_ref(&file)? } else { file.reference() };
     let mut runner = Runner::load(&file, &args.model)?;
+    runner.warn_if_slow();
     let config = runner.config.clone();
     let facts = Facts { prompt_version: wording.version.clone(), model, config, mode: Mode::Auto, orderings: None };
 
@@ -87,8 +88,11 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
     let rows_of_state: Vec<&Prompted> = prompted.iter().collect();
     let together = Together { how: how(&rows_of_state, Mode::Auto), rows: rows_of_state };
     let start = Instant::now();
-    let direct = decide(&[together], &facts, &mut runner).all()?;
+    let bar = runner::busy(format!("reading the state and {} questions", criteria.len()));
+    let direct = decide(&[together], &facts, &mut runner).all();
     let direct_seconds = start.elapsed().as_secs_f64();
+    bar.finish_and_clear();
+    let direct = direct?;
     let mut generated = write(&mut runner.engine, &prompt, room, baseline.version)?;
     let parsed: Result<Vec<Answer>, Vec<String>> = match verbose {
         true => parse_verbose(&generated.text, &baseline.keys, generated.finished).map(|all| all.into_iter().map(answer).collect()),

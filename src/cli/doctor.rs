@@ -66,7 +66,7 @@ pub fn run(args: &DoctorArgs) -> Result<Exit, Failure> {
         let worst = kernels.iter().map(|check| check.error).fold(0.0, f64::max);
         out.push_str(&match passed {
             true => format!(
-                "  self-test: all {of_kernels} kernels are right (largest error {worst:.2} of what rounding allows), and so are {} whole models\n",
+                "  self-test: all {of_kernels} kernels are right (errors of at most {worst:.2}, where more than 1 would be wrong), and so are {} whole models\n",
                 kernels.len() - of_kernels
             ),
             false => format!("  self-test: {} of {} kernels and models are wrong on this adapter; do not trust its results. Another driver version, or --adapter, may help\n", wrong.len(), kernels.len()),

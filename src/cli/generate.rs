@@ -53,16 +53,23 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
         )));
     }
     let mut runner = Runner::load(&file, &args.model)?;
+    runner.warn_if_slow();
     let stop: Vec<u32> = match (args.ignore_eos, runner.engine.text()) {
         (false, Ok(text)) => text.eos_ids().to_vec(),
         _ => Vec::new(),
     };
+    let bar = runner::busy(view::reading(std::iter::once(tokens.len())));
+    let mut shown = 0;
     let mut on_token = |_| {
+        shown += 1;
+        bar.set_message(format!("writing: {shown} tokens"));
         // What was generated when it is stopped is still printed; before the first token there is nothing to wait for.
         interrupt::graceful();
         interrupt::go_on()
     };
-    let made = pollster::block_on(runner.engine.generate(&tokens, args.max_new as usize, &stop, &mut on_token))?;
+    let made = pollster::block_on(runner.engine.generate(&tokens, args.max_new as usize, &stop, &mut on_token));
+    bar.finish_and_clear();
+    let made = made?;
     profile::report(&mut runner.engine)?;
     let count = made.tokens.len();
     let rate = (count > 1).then(|| (count - 1) as f64 / (made.total_seconds - made.first_token_seconds).max(1e-9));

@@ -11,6 +11,7 @@ use super::load::ModelFile;
 use super::prepare::check_budget;
 use super::profile;
 use super::runner::{self, Runner};
+use super::view;
 
 #[derive(Serialize)]
 struct Line {
@@ -40,8 +41,12 @@ pub fn run(args: &LogitsArgs) -> Result<Exit, Failure> {
     let mut runner = Runner::load(&file, &model)?;
     check_ids(&sequences, &args.labels, runner.engine.info().vocab)?;
     let ask = Ask { labels: args.labels.clone(), top: args.top, full: args.full, stats: true };
+    runner.warn_if_slow();
     for tokens in &sequences {
-        let read = pollster::block_on(runner.engine.logits(tokens, &ask))?;
+        let bar = runner::busy(view::reading(std::iter::once(tokens.len())));
+        let read = pollster::block_on(runner.engine.logits(tokens, &ask));
+        bar.finish_and_clear();
+        let read = read?;
         if read.lse.is_some_and(|lse| !lse.is_finite()) {
             return Err(EngineError::NotFinite.into());
         }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use crate::hub::{Cached, FOLDER_VARIABLE, Hub, Ladder, Listed, PullOptions, Quality};
+use crate::hub::{Cached, FOLDER_VARIABLE, Hub, Ladder, Listed, Other, PullOptions, Quality};
 
-use super::fail::{Exit, Failure, print, print_json};
+use super::fail::{Exit, Failure, print, print_json, safe};
 use super::interrupt;
 use super::pull::Reporter;
 
@@ -82,7 +82,7 @@ fn locate(name: &str, hub: &HubArgs) -> Result<PathBuf, Failure> {
     Ok(path?)
 }
 
-/// List the models this program recommends, and which of them are here.
+/// List the models this program recommends, which of them are here, and other model files in their folder.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -100,13 +100,14 @@ pub struct ModelsArgs {
 struct Report<'a> {
     folder: &'a Path,
     models: Vec<Listed>,
+    others: Vec<Other>,
 }
 
 /// # Errors
 /// No folder for models.
 pub fn run(args: &ModelsArgs) -> Result<Exit, Failure> {
     let hub = Hub::new(true, None, PullOptions::default())?;
-    let report = Report { folder: hub.folder(), models: hub.list() };
+    let report = Report { folder: hub.folder(), models: hub.list(), others: hub.others() };
     if args.json {
         print_json(&report)?;
     } else {
@@ -137,6 +138,13 @@ fn table(report: &Report) -> String {
             let left = if number == 0 { entry.id.as_str() } else { "" };
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{left:width$}{line}");
+        }
+        text.push('\n');
+    }
+    if !report.others.is_empty() {
+        text.push_str("Other files here; use one by --gguf PATH\n");
+        for Other { path, bytes } in &report.others {
+            let _ = writeln!(text, "  {:>8}  {}", size(*bytes), safe(&path.to_string_lossy()));
         }
         text.push('\n');
     }
@@ -178,10 +186,13 @@ mod tests {
         for (cached, words) in states {
             let entry = Ladder::built_in().models()[0].clone();
             let listed = Listed { entry, cached, path: PathBuf::from("/m/file") };
-            let text = table(&Report { folder: Path::new("/m"), models: vec![listed] });
+            let text = table(&Report { folder: Path::new("/m"), models: vec![listed], others: Vec::new() });
             assert!(text.starts_with("qwen3-0.6b  Qwen3 0.6B (smallest), 639 MB, Apache-2.0\n"), "{text}");
             assert!(text.contains(words), "{text}");
             assert!(text.ends_with("Folder: /m (set SEMIF_MODELS for another one)\n"), "{text}");
         }
+        let other = Other { path: PathBuf::from("/m/own.gguf"), bytes: 491_400_064 };
+        let text = table(&Report { folder: Path::new("/m"), models: Vec::new(), others: vec![other] });
+        assert!(text.starts_with("Other files here; use one by --gguf PATH\n    491 MB  /m/own.gguf\n\nFolder: /m"), "{text}");
     }
 }

@@ -2,9 +2,10 @@
 
 use std::io::IsTerminal as _;
 use std::str::FromStr as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::style::ProgressTracker;
+use indicatif::{DecimalBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::decision::{ModelRef, ServingConfig};
 use crate::engine::{Ask, Engine, EngineError, ErrorKind, Group, GroupsReading, LoadOptions, LoadProgress, Precision, SharedAsk};
@@ -71,22 +72,85 @@ pub fn check_tier(args: &ModelArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A progress bar on stderr, silent where that is no terminal.
+/// A progress bar on stderr, silent where that is no terminal. The keys `rows` and `speed` are how quick it has been, in rows and in bytes,
+/// and how much longer it takes.
 pub fn progress_bar(total: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(8));
     if !std::io::stderr().is_terminal() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-            let _ = write!(out, "{}", super::view::pace(state.per_sec()));
-        };
-        bar.set_style(style.with_key("rate", rate).progress_chars("█▉▊▋▌▍▎▏ "));
-    }
+    bar.set_style(style(template));
     bar
 }
 
-const BYTES: &str = "{msg} {bar:24} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+fn style(template: &str) -> ProgressStyle {
+    // The templates are constants; the default style is a fine fallback.
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let speed = |per_second: f64| format!("{}/s", DecimalBytes(per_second as u64));
+    style.with_key("rows", Pace::new(super::view::pace)).with_key("speed", Pace::new(speed)).progress_chars("█▉▊▋▌▍▎▏ ")
+}
+
+/// Says on a terminal that something is going on which may take long, with the seconds so far.
+pub fn busy(message: impl Into<String>) -> ProgressBar {
+    let bar = progress_bar(0, "{spinner} {msg}, {elapsed}");
+    bar.set_message(message.into());
+    bar.enable_steady_tick(TICK);
+    bar
+}
+
+/// How often a bar is redrawn while nothing is done.
+pub const TICK: Duration = Duration::from_millis(120);
+
+/// How quick a bar's work has been and how long the rest will take, from the whole so far: a row may take longer than any average of late.
+#[derive(Clone)]
+struct Pace {
+    rate: fn(f64) -> String,
+    /// The position, and when it was reached.
+    at: (u64, Duration),
+}
+
+impl Pace {
+    fn new(rate: fn(f64) -> String) -> Pace {
+        Pace { rate, at: (0, Duration::ZERO) }
+    }
+
+    /// Nothing can be foretold before the first step is done.
+    fn text(&self, len: u64, elapsed: Duration) -> String {
+        let (done, reached) = self.at;
+        if done == 0 {
+            return format!("{:#}", HumanDuration(elapsed));
+        }
+        let per_second = done as f64 / reached.as_secs_f64().max(1e-3);
+        let all = Duration::from_secs_f64(len.saturating_sub(done) as f64 / per_second);
+        let left = all.saturating_sub(elapsed.saturating_sub(reached));
+        let left =
+            if left.as_secs() > 0 { format!("{:#} left", HumanDuration(left)) } else { format!("{:#} so far", HumanDuration(elapsed)) };
+        format!("{}, {left}", (self.rate)(per_second))
+    }
+}
+
+impl ProgressTracker for Pace {
+    fn clone_box(&self) -> Box<dyn ProgressTracker> {
+        Box::new(self.clone())
+    }
+
+    fn tick(&mut self, state: &ProgressState, _: Instant) {
+        if state.pos() != self.at.0 {
+            self.at = (state.pos(), state.elapsed());
+        }
+    }
+
+    fn reset(&mut self, _: &ProgressState, _: Instant) {
+        self.at = (0, Duration::ZERO);
+    }
+
+    fn write(&self, state: &ProgressState, out: &mut dyn std::fmt::Write) {
+        // Writing to a string cannot fail.
+        let _ = out.write_str(&self.text(state.len().unwrap_or(0), state.elapsed()));
+    }
+}
+
+const BYTES: &str = "{msg} {bar:24} {decimal_bytes} of {decimal_total_bytes}, {speed}";
 
 /// What result rows say about a model file, its SHA-256 included. The hash is computed once for each file and remembered.
 ///
@@ -166,20 +230,24 @@ impl Runner {
             LoadOptions { precision: precision(args)?, max_tokens: args.max_tokens, cache_bytes: args.cache, ..LoadOptions::default() };
         let gpu =
             pollster::block_on(Gpu::open(&GpuOptions { adapter: args.adapter.clone(), memory: args.gpu_memory, ..GpuOptions::default() }))?;
-        let bar = progress_bar(source.len(), BYTES);
-        bar.set_message("loading");
+        // How many bytes there are to load is known once the header is read.
+        let bar = busy("loading");
+        let mut streaming = false;
         let loaded = pollster::block_on(Engine::load(&gpu, source, &options, &mut |progress| {
             match progress {
-                LoadProgress::Header | LoadProgress::Kernels(_) => {}
+                // Memory is still being taken.
+                LoadProgress::Header | LoadProgress::Kernels(_) | LoadProgress::Weights { done: 0, .. } => {}
                 LoadProgress::Weights { done, total } => {
-                    bar.set_length(total);
+                    if !std::mem::replace(&mut streaming, true) {
+                        bar.set_length(total);
+                        bar.reset_elapsed();
+                        bar.set_style(style(BYTES));
+                    }
                     bar.set_position(done);
                 }
                 LoadProgress::WarmUp => {
-                    if let Ok(style) = ProgressStyle::with_template("{spinner} compiling kernels, {elapsed}") {
-                        bar.set_style(style);
-                    }
-                    bar.enable_steady_tick(Duration::from_millis(120));
+                    bar.set_style(style("{spinner} {msg}, {elapsed}"));
+                    bar.set_message("compiling kernels");
                 }
             }
             interrupt::go_on()
@@ -206,6 +274,15 @@ impl Runner {
             ..ServingConfig::default()
         };
         Ok(Runner { engine, config, mass: false })
+    }
+
+    /// Says on a terminal that this will be slow, where it will.
+    pub fn warn_if_slow(&self) {
+        let info = self.engine.gpu().info();
+        if info.software && std::io::stderr().is_terminal() {
+            let name = super::fail::safe(&info.adapter.name);
+            super::fail::say!("no GPU here: {name} computes on the CPU, which may take a minute or more");
+        }
     }
 }
 
@@ -246,6 +323,18 @@ impl Scorer for Runner {
 mod tests {
     use super::*;
     use crate::model::{Class, MemoryPlan};
+
+    #[test]
+    fn bars_foretell_nothing_before_the_first_step() {
+        let seconds = Duration::from_secs;
+        let mut pace = Pace::new(crate::cli::view::pace);
+        assert_eq!(pace.text(3, seconds(12)), "12s");
+        pace.at = (1, seconds(30));
+        assert_eq!(pace.text(3, seconds(30)), "30 s each, 60s left");
+        // The rest gets shorter while a row takes its time, and the pace stays.
+        assert_eq!(pace.text(3, seconds(50)), "30 s each, 40s left");
+        assert_eq!(pace.text(3, seconds(100)), "30 s each, 2m so far");
+    }
 
     #[test]
     fn what_is_too_large_comes_with_advice() {

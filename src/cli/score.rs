@@ -17,9 +17,9 @@ use super::output::{self, Output};
 use super::prepare::Preparer;
 use super::profile;
 use super::resume::{self, Expected};
-use super::runner::{self, Runner, progress_bar};
+use super::runner::{self, Runner, TICK, progress_bar};
 
-const ROWS: &str = "{msg} {bar:24} {pos} of {len} rows, {rate}, {eta} left";
+const ROWS: &str = "{msg} {bar:24} {pos} of {len} rows, {rows}";
 
 pub fn run(args: &ScoreArgs) -> Result<Exit, Failure> {
     runner::check_tier(&args.model)?;
@@ -54,6 +54,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit, Failure> {
     let facts = Facts { prompt_version: wording.version.clone(), model, config, mode: args.mode, orderings };
     let bar = progress_bar((count - done - out.waits()) as u64, ROWS);
     bar.set_message("deciding");
+    bar.enable_steady_tick(TICK);
     let start = Instant::now();
     let mut scorer: &mut dyn Scorer = &mut NoModel;
     if let Some(runner) = &mut runner {

@@ -126,16 +126,25 @@ pub fn pace(per_second: f64) -> String {
     }
 }
 
+/// What is read, for a line that is shown meanwhile: so many tokens each.
+pub fn reading(prompts: impl Iterator<Item = usize>) -> String {
+    let (count, tokens) = prompts.fold((0, 0), |(count, tokens), more| (count + 1, tokens + more));
+    match count {
+        1 => format!("reading {tokens} tokens"),
+        _ => format!("reading {count} prompts of {tokens} tokens in all"),
+    }
+}
+
 /// The lines under the bars: how sure, and where the numbers come from.
 pub fn footer(result: &ResultRow, canvas: Canvas) -> String {
     let read = crate::decision::readout(&result.option_logits);
     let mut out = String::new();
     if let Ok(read) = read {
         out.push_str(&format!(
-            "  margin {:.3}, entropy {:.3} of {:.3} nats",
-            read.margin,
-            read.entropy,
-            (result.probabilities.len() as f64).ln()
+            "  margin {}, entropy {:.2} of {:.2} bits",
+            percent(read.margin),
+            read.entropy / std::f64::consts::LN_2,
+            (result.probabilities.len() as f64).log2()
         ));
         if let Some(mass) = result.allowed_token_mass {
             out.push_str(&format!(", {} of all next-token probability on these letters", percent(mass)));

@@ -34,4 +34,4 @@ pub use error::HubError;
 pub use file::{FileSource, OpenError};
 pub use ladder::{Entry, Ladder, LadderError, Quality};
 #[cfg(not(target_arch = "wasm32"))]
-pub use models::{FOLDER_VARIABLE, Hub, Listed, LocalModel, Provenance};
+pub use models::{FOLDER_VARIABLE, Hub, Listed, LocalModel, Other, Provenance};

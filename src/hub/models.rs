@@ -56,6 +56,15 @@ pub struct Listed {
     pub path: PathBuf,
 }
 
+/// A model file in the model folder that is none of the ladder's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Other {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+}
+
 /// Where models come from and where they are kept.
 pub struct Hub {
     ladder: Ladder,
@@ -99,6 +108,22 @@ impl Hub {
     pub fn list(&self) -> Vec<Listed> {
         let listed = |entry: &Entry| Listed { entry: entry.clone(), cached: self.cache.look(entry), path: self.cache.path(entry) };
         self.ladder.models().iter().map(listed).collect()
+    }
+
+    /// Other model files that lie in the model folder itself, by name. Reads none of them; a folder that cannot be read has none.
+    pub fn others(&self) -> Vec<Other> {
+        let mut found: Vec<Other> = std::fs::read_dir(self.folder())
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| {
+                let path = entry.ok()?.path();
+                let meta = std::fs::metadata(&path).ok()?;
+                let gguf = path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("gguf"));
+                (gguf && meta.is_file()).then_some(Other { path, bytes: meta.len() })
+            })
+            .collect();
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        found
     }
 
     /// The ladder's model of that name.
