@@ -332,8 +332,10 @@ pub struct Model {
     pub precision: String,
     /// Longest prompt that is accepted, in tokens.
     pub max_tokens: u32,
+    /// From the request to the last weight, with opening the GPU and the file.
     pub upload_seconds: f64,
-    pub warm_up_seconds: f64,
+    /// None where there was no first run: a software adapter would take too long for it.
+    pub warm_up_seconds: Option<f64>,
 }
 
 /// Logits of every prompt of every group.
@@ -381,7 +383,7 @@ pub struct Decision {
     pub reused_tokens: u32,
     pub forward_seconds: f64,
     pub total_seconds: f64,
-    /// Shannon entropy in bits.
+    /// Shannon entropy in nats.
     pub entropy: f64,
     /// First minus second probability.
     pub margin: f64,

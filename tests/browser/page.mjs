@@ -60,12 +60,17 @@ export default function (world) {
         }).observe({ type: 'layout-shift' });
         document.querySelector('#answer').scrollIntoView();
       });
+      check(/^Two ways/.test(await page.locator('#verdict').innerText()), 'the verdict before a run');
       await page.keyboard.press('Control+Enter');
       await page.waitForFunction(() => !document.querySelector('.verdict').classList.contains('empty'), null, { timeout: PATIENCE });
       const shifts = await page.evaluate(() => window.shifts);
       check(shifts.reduce((sum, [value]) => sum + value, 0) < 0.02, `what moved while the answer came: ${JSON.stringify(shifts)}`);
       equal(await page.evaluate(() => document.activeElement.tagName), 'TEXTAREA', 'the focus of who types');
-      check(/Onto the GPUdone in/.test(await page.locator('#load-times').textContent()), 'the times of loading stay');
+      const loading = await page.locator('#loaded').textContent();
+      const [, line, step] = /on the GPU in ([\d.]+ m?s).*Onto the GPUdone in ([\d.]+ m?s)/.exec(loading) ?? [];
+      check(line && line === step, `one time of loading: ${loading}`);
+      const software = await page.locator('.device .slow').count() > 0;
+      equal(/first run [\d.]+/.test(loading), !software, 'a first run that was one');
       const shares = (await page.locator('.lane.read .bars .figure').allInnerTexts()).map(parseFloat);
       check(shares.length === 2 && Math.abs(shares.reduce((a, b) => a + b) - 100) < 0.3, `shares ${shares}`);
       const row = JSON.parse(await page.locator('.lane.read .stream').textContent());
@@ -77,8 +82,14 @@ export default function (world) {
       check(/^[\d\u202f]+ tokens?$/.test(written), written);
       equal(written, '6 tokens', 'tokens of the written answer');
       check((await page.locator('.lane.write .verdict-line').first().innerText()).length > 5, 'a written answer without an end is called unusable');
+      const verdict = await page.locator('#verdict').innerText();
+      check(/^Writing gave no usable answer in .+; reading took /.test(verdict), verdict);
+      // Two letters of 512 tokens: hardly anything of the probability is theirs.
+      check(/^With care: >?9/.test(await page.locator('.read-line').innerText()), 'the low mass in the lane');
+      check(/^Take the answer with care/.test(await page.locator('#compared').innerText()), 'the low mass in the verdict');
+      check(/^0\.\d+ of 0\.693$/.test(await page.locator('.lane.read .facts dd').nth(4).innerText()), 'the entropy in the terminal\'s unit');
       if (process.env.SEMIF_SHOTS) await page.screenshot({ path: path.join(process.env.SEMIF_SHOTS, 'answer-1280.png'), fullPage: true });
-      return (await page.locator('#verdict').innerText()).toLowerCase();
+      return verdict.toLowerCase();
     }, { query: '?test&limit=6', draft: SHORT }),
 
     'five questions on one state, and two of them once more': () => withPage(world, async (page) => {
@@ -105,15 +116,26 @@ export default function (world) {
     }, { query: '?test&limit=1', draft: { ...SHORT, questions: ['Keep it?', 'Read it?', 'Send it?', 'Burn it?', 'Show it?'].map((question) => ({ ...SHORT.questions[0], question })) } }),
 
     'read only by keyboard, in every order': () => withPage(world, async (page) => {
+      await page.setViewportSize({ width: 390, height: 844 });
       await loadFile(page, models);
       await page.focus('#read');
+      await page.evaluate(() => {
+        window.heads = new Set();
+        new MutationObserver(() => window.heads.add(document.querySelector('#verdict').textContent)).observe(document.querySelector('#verdict'), { characterData: true, subtree: true, childList: true });
+      });
       await page.keyboard.press('Enter');
+      await page.waitForFunction(() => { const { top, bottom } = document.querySelector('#verdict').getBoundingClientRect(); return top >= 0 && bottom <= innerHeight; });
       await page.waitForFunction(() => /%/.test(document.querySelector('.lane.read .bars .figure').textContent), null, { timeout: PATIENCE });
       equal(await page.locator('.lane.write .clock').innerText(), '–', 'the written lane');
+      check((await page.evaluate(() => [...window.heads])).some((words) => /^Reading…/.test(words)), 'the verdict while it read');
+      await page.waitForFunction(() => /^Read in .+: (keep|drop), [\d.]+ %$/.test(document.querySelector('#verdict').textContent) && document.activeElement.id === 'read');
+      check(/Nothing was written/.test(await page.locator('#compared').innerText()), 'what the other button adds');
+      equal(await page.locator('.race .write .figure').innerText(), '–', 'nothing was written');
       await page.click('.check-order');
       await page.waitForFunction(() => /of 2 orders agree on (keep|drop)\. Over all of them \1 has/.test(document.querySelector('.order').textContent), null, { timeout: PATIENCE });
       await page.fill('#state', 'Something else.');
       await page.waitForSelector('.lanes.stale');
+      check(/^Edited since this run/.test(await page.locator('#compared').innerText()), 'the verdict of an older text');
       equal(await page.locator('#since-loading').innerText(), 'Since the model was loaded: no request at all.', 'requests after loading');
     }, { draft: SHORT }),
 
@@ -127,6 +149,7 @@ export default function (world) {
       await page.waitForSelector('#run', { timeout: PATIENCE });
       await page.waitForFunction(() => document.activeElement.id === 'run');
       check((await page.locator('.lane.write .verdict-line.bad').first().innerText()).startsWith('Stopped'), 'the lane says that it was stopped');
+      check(/^Read in /.test(await page.locator('#verdict').innerText()) && /Writing was stopped/.test(await page.locator('#compared').innerText()), 'the verdict of a stopped run');
       await page.click('#read');
       await page.waitForFunction(() => /ms|s$/.test(document.querySelector('.lane.read .clock').textContent) && document.querySelector('#read'), null, { timeout: PATIENCE });
     }, { draft: SHORT }),

@@ -55,7 +55,10 @@ export default function (world) {
       await page.waitForSelector('.count.over', { timeout: PATIENCE });
       await page.click('#read');
       await page.waitForSelector('.lane.read .verdict-line.bad', { timeout: PATIENCE });
-      return page.locator('.lane.read .verdict-line.bad').innerText();
+      const words = await page.locator('.lane.read .verdict-line.bad').innerText();
+      equal(await page.locator('#verdict').innerText(), 'Reading failed', 'the verdict');
+      check((await page.locator('#compared').innerText()).includes(words), 'the reason below it');
+      return words;
     }),
 
     'no adapter': async () => {
@@ -65,6 +68,7 @@ export default function (world) {
         const words = await notice(page);
         check(/No GPU was offered|no WebGPU/.test(words), words);
         check(await page.locator('#file').isDisabled(), 'no file can be chosen');
+        check(!/estimate/.test(await page.locator('.ladder').innerText()), 'no word on an estimate that is not there');
         return words.split('\n')[0];
       } finally {
         await browser.close();

@@ -16,7 +16,7 @@ pub fn DecideStep(shared: Shared, presets: Vec<Preset>) -> impl IntoView {
     let shortcut = move |event: KeyboardEvent| {
         if event.key() == "Enter" && (event.ctrl_key() || event.meta_key()) {
             event.prevent_default();
-            run::start(shared, Ways::Both);
+            run::start_and_show(shared, Ways::Both);
         }
     };
     let all = presets.clone();
@@ -43,11 +43,11 @@ pub fn DecideStep(shared: Shared, presets: Vec<Preset>) -> impl IntoView {
         <section class="step" id="decide" aria-labelledby="decide-title" on:keydown=shortcut>
             <h2 id="decide-title"><span class="number" aria-hidden="true">"2"</span>"Decision"</h2>
             <div class="panel">
-                <div class="label-row">
-                    <div class="chips" role="group" aria-label="Examples"><span class="soft">"Examples"</span>{buttons}</div>
+                <div class="chips" role="group" aria-label="Examples"><span class="soft">"Examples"</span>{buttons}</div>
+                <div class="label-row about">
+                    <p class="soft" id="shows">{shown}</p>
                     <super::exchange::Exchange shared=shared/>
                 </div>
-                <p class="soft" id="shows">{shown}</p>
                 <Show when=move || draft.before.with(Option::is_some)>
                     <div class="remark row" id="before">
                         <span>"What you had typed before is kept."</span>
@@ -278,16 +278,16 @@ fn RunBar(shared: Shared) -> impl IntoView {
     view! {
         <div class="run-bar">
             <Show when=running fallback=move || view! {
-                <button type="button" class="button strong big" id="run" disabled=blocked on:click=move |_| run::start(shared, Ways::Both)>"Read and write"</button>
-                <button type="button" class="button big" id="read" disabled=blocked on:click=move |_| run::start(shared, Ways::Read)>"Read only"</button>
+                <button type="button" class="button strong big" id="run" disabled=blocked on:click=move |_| run::start_and_show(shared, Ways::Both)>"Read and write"</button>
+                <button type="button" class="button big" id="read" disabled=blocked on:click=move |_| run::start_and_show(shared, Ways::Read)>"Read only"</button>
             }>
                 <button type="button" class="button strong big" id="stop" on:click=move |_| run::stop(shared)>
-                    {move || if runs.stopping.get() { "Stop at once" } else { "Stop" }}
+                    {move || runs.stop_words()}
                 </button>
                 <span class="soft">{move || if runs.stopping.get() { "Ending the current step…" } else { "" }}</span>
             </Show>
             <label class="check"><input type="checkbox" id="live" prop:checked=move || live.get() on:change=move |event| live.set(event_target_checked(&event))/>"Read while typing"</label>
-            <p class="soft">{move || why_not().unwrap_or("Ctrl or ⌘ with Enter runs both ways, Escape stops. In the options Enter goes on to the next one, Alt with ↑ or ↓ moves one.")}</p>
+            <p class="soft" class:keys=move || !blocked()>{move || why_not().unwrap_or("Ctrl or ⌘ with Enter runs both ways, Escape stops. In the options Enter goes on to the next one, Alt with ↑ or ↓ moves one.")}</p>
         </div>
     }
 }

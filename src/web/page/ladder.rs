@@ -127,7 +127,7 @@ pub fn LadderList(shared: Shared, choose: impl Fn(Rung) + Copy + Send + Sync + '
         <div class="ladder">
             <h3>"Recommended models"</h3>
             <ul>{rows}</ul>
-            <p class="soft">{move || why.with(|why| why.as_ref().map(|why| why.1.clone()).unwrap_or_default())}" Quality as published for the unquantised model on 144 authored, 108 perturbed and 102 TypeSafe cases. The time is an estimate for 150 tokens from one product measured on this GPU."</p>
+            <p class="soft">{move || why.with(|why| why.as_ref().map(|why| why.1.clone()).unwrap_or_default())}" Quality as published for the unquantised model on 144 authored, 108 perturbed and 102 TypeSafe cases."{move || shared.pace.get().map(|_| " The time is an estimate for 150 tokens from one product measured on this GPU.")}</p>
         </div>
     }
 }

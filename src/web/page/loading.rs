@@ -5,7 +5,7 @@ use leptos::prelude::*;
 
 use super::run::now;
 use super::{Shared, format};
-use crate::web::protocol::{Answer, Command, Event, Fault, Phase, Progress};
+use crate::web::protocol::{Answer, Command, Event, Fault, Model, Phase, Progress};
 
 /// The steps in the order of their tiles.
 const PHASES: [Phase; 5] = [Phase::Fetch, Phase::Verify, Phase::Upload, Phase::Compile, Phase::WarmUp];
@@ -96,6 +96,12 @@ impl Loading {
     /// Each step with its time, for when all is over.
     pub fn times(&self) -> Vec<(&'static str, String)> {
         PHASES.into_iter().map(|phase| (self.title(phase), self.words(phase))).collect()
+    }
+
+    /// Takes the worker's own times, which are the ones told elsewhere; the page hears of a step a little later than it begins.
+    pub fn measured(&mut self, model: &Model) {
+        self.steps[Phase::Upload as usize] = Step::Done(model.upload_seconds);
+        self.steps[Phase::WarmUp as usize] = model.warm_up_seconds.map_or(Step::Skipped("left out on a software adapter"), Step::Done);
     }
 
     /// Ends what is still running.

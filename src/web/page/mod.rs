@@ -20,6 +20,7 @@ mod results;
 mod run;
 mod selftest;
 mod trust;
+mod verdict;
 
 use std::cell::RefCell;
 

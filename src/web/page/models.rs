@@ -211,6 +211,7 @@ pub async fn upload(shared: Shared, source: ModelSource, options: LoadChoice) ->
     loading::change(shared, |loading| loading.enter(Phase::Upload));
     match loading::follow(shared, Command::Load { source: source.clone(), options }).await? {
         Answer::Loaded(model) => {
+            loading::change(shared, |loading| loading.measured(&model));
             shared.source.set_value(Some(source));
             shared.requests.update(trust::Requests::mark);
             shared.model.set(Some(model));
@@ -344,7 +345,8 @@ fn ModelLine(model: Model, times: RwSignal<Vec<(&'static str, String)>>, changin
         format::bytes(model.gpu_bytes),
         model.precision
     );
-    let took = format!("on the GPU in {}, first run {}", format::seconds(model.upload_seconds), format::seconds(model.warm_up_seconds));
+    let first = model.warm_up_seconds.map_or(String::new(), |seconds| format!(", first run {}", format::seconds(seconds)));
+    let took = format!("on the GPU in {}{first}", format::seconds(model.upload_seconds));
     view! {
         <div class="loaded" id="loaded">
             <div>

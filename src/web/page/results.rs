@@ -4,6 +4,7 @@ use leptos::prelude::*;
 
 use super::draft::{QuestionDraft, ROW_ID};
 use super::run::{Lane, Outcome, now, top};
+use super::verdict::{Verdict, doubt, ticks};
 use super::{Shared, format};
 use crate::decision::letter;
 use crate::web::protocol::{Decision, FaultKind, Generation};
@@ -23,7 +24,7 @@ pub fn AnswerStep(shared: Shared) -> impl IntoView {
             }/>
             <details class="soft definitions">
                 <summary>"What the numbers are"</summary>
-                <p>"Margin: by how much the first option's share is greater than the second's. Entropy: how undecided the model is, from 0 bits (one option has everything) to 1 bit for two equal options and 2 bits for four. Allowed mass: how much of the probability of everything that the model could have written next stands on the answer letters; where it is small, the model wanted to say something else. Forward pass: the GPU's part of the time. Prompt: tokens that the model read; tokens that were kept from an earlier run are not read again."</p>
+                <p>"Margin: by how much the first option's probability is greater than the second's, from 0 to 1. Entropy: how undecided the model is, from 0 (one option has everything) to the figure behind it (all options are equal), in nats. Allowed mass: how much of the probability of everything that the model could have written next stands on the answer letters; where it is less than half, the model wanted to say something else, and the answer is marked. Forward pass: the GPU's part of the time. Prompt: tokens that the model read; tokens that were kept from an earlier run are not read again."</p>
             </details>
             <p class="soft note">"The bars are a softmax over the answer letters' logits: how the model divides its vote among the options that you offered. They are not calibrated probabilities of being right."</p>
         </section>
@@ -35,89 +36,6 @@ fn prompt_words(decision: &Decision) -> String {
     match decision.input_tokens.saturating_sub(decision.reused_tokens) {
         new if decision.reused_tokens > 0 => format!("{} new of {}", format::thousands(new), format::thousands(decision.input_tokens)),
         _ => format::plural(decision.input_tokens, "token"),
-    }
-}
-
-/// Sums over all questions.
-#[derive(Clone, Default, PartialEq)]
-struct Totals {
-    questions: usize,
-    /// Seconds of reading, and of writing.
-    read: f64,
-    written: f64,
-    /// Tokens that were written.
-    tokens: u32,
-    /// Tokens of the prompts' common beginning that an earlier run had left.
-    kept: u32,
-}
-
-impl Totals {
-    /// None until every question has been answered both ways.
-    fn of(outcomes: &[Outcome]) -> Option<Self> {
-        let mut sum = Self { questions: outcomes.len(), ..Self::default() };
-        for outcome in outcomes {
-            let (read, kept) = outcome.direct.with(|lane| lane.done().map(|d| (d.total_seconds, d.reused_tokens)))?;
-            let (written, tokens) = outcome.written.with(|lane| lane.done().map(|g| (g.total_seconds, g.output_tokens)))?;
-            sum.read += read;
-            sum.written += written;
-            sum.tokens += tokens;
-            sum.kept = sum.kept.max(kept);
-        }
-        (!outcomes.is_empty()).then_some(sum)
-    }
-
-    /// What was compared, and what makes the comparison less than even.
-    fn words(&self) -> String {
-        let cases = if self.questions > 1 { "same cases" } else { "same case" };
-        let shared = if self.questions > 1 {
-            " Reading read what the questions have in common once, writing read it with each of them."
-        } else {
-            ""
-        };
-        let kept = if self.kept > 0 {
-            format!(
-                " An earlier run had left the first {} of the prompt, which reading did not read again and writing did: for a time from nothing, change the state.",
-                format::plural(self.kept, "token")
-            )
-        } else {
-            String::new()
-        };
-        format!(
-            "Same model, {cases}, same GPU, one after the other. Reading wrote nothing; writing took {}, one forward pass each. Both times run from the click's turn to the last number, with prompt and tokenizer.{shared}{kept}",
-            format::plural(self.tokens, "token")
-        )
-    }
-}
-
-#[component]
-fn Verdict(shared: Shared) -> impl IntoView {
-    let sums = Memo::new(move |_| shared.runs.outcomes.with(|outcomes| Totals::of(outcomes)));
-    let headline = move || match sums.get() {
-        Some(Totals { read, written, .. }) if written >= read => {
-            format!("Reading was {} times faster than writing", format::times(written / read))
-        }
-        Some(Totals { read, written, .. }) => format!("Writing was {} times faster than reading", format::times(read / written)),
-        None => "Two ways to ask the same model".to_string(),
-    };
-    let below = move || match sums.get() {
-        Some(sums) => sums.words(),
-        None => "Run the decision to see what each of them costs on this device.".to_string(),
-    };
-    let bar = move |share: f64| format!("scaleX({:.4})", if share > 0.0 { share.clamp(0.003, 1.0) } else { 0.0 });
-    let read_share = move || sums.get().map_or(0.0, |sums| sums.read / sums.read.max(sums.written));
-    let write_share = move || sums.get().map_or(0.0, |sums| sums.written / sums.read.max(sums.written));
-    view! {
-        <div class="verdict" class:empty=move || sums.get().is_none()>
-            <p class="headline" id="verdict">{headline}</p>
-            <p class="soft" id="compared">{below}</p>
-            <dl class="race">
-                <div class="read"><dt>"Read"</dt><dd><span class="track" aria-hidden="true"><span class="fill" style:transform=move || bar(read_share())></span></span><span class="figure">{move || sums.get().map_or("–".into(), |s| format::seconds(s.read))}</span></dd></div>
-                <div class="write"><dt>"Written"</dt><dd><span class="track" aria-hidden="true"><span class="fill" style:transform=move || bar(write_share())></span></span><span class="figure">{move || sums.get().map_or("–".into(), |s| format::seconds(s.written))}</span></dd></div>
-            </dl>
-            <Show when=move || shared.runs.hidden.get() && sums.get().is_some()>
-                <p class="remark">"This tab was hidden during the run. Browsers slow hidden tabs down, so these times may be too long."</p>
-            </Show>
-        </div>
     }
 }
 
@@ -149,6 +67,11 @@ fn DirectLane(shared: Shared, outcome: Signal<Option<Outcome>>, names: Signal<Ve
     let fact = move |f: fn(&Decision) -> String| move || lane.with(|lane| lane.done().map_or("–".to_string(), f));
     let row = move || lane.with(|lane| lane.done().map(|decision| decision.row.clone()));
     let empty = move || lane.with(|lane| lane.done().is_none());
+    let doubted = move || lane.with(|lane| lane.done().and_then(doubt));
+    let validity = move || match doubted() {
+        Some(mass) => format!("With care: {} of the probability is on other words.", format::share(1.0 - mass)),
+        None => "Always valid: nothing is parsed.".into(),
+    };
     view! {
         <article class="lane read">
             <header>
@@ -157,20 +80,20 @@ fn DirectLane(shared: Shared, outcome: Signal<Option<Outcome>>, names: Signal<Ve
                 <p class="soft">"One forward pass, then the logits of the answer letters"</p>
             </header>
             <Bars names=names shares=shares/>
+            <p class="verdict-line read-line" class:soft=empty class:doubtful=move || doubted().is_some()>{validity}</p>
             <LaneFault message=Signal::derive(move || failure(&lane.get()))/>
             <pre class="json stream" tabindex="0" aria-label="Result row as JSON">
                 {row}
                 <Show when=empty><span class="soft">"The result row for programs appears here: probabilities, logits, token ids, the prompt's hash, the model and how it ran."</span></Show>
             </pre>
             <super::order::OrderLine shared=shared outcome=outcome/>
-            <p class="verdict-line read-line">{move || lane.with(|lane| if lane.done().is_some() { "Always valid: nothing was parsed." } else { "" })}</p>
             <dl class="facts">
                 <div><dt>"Prompt"</dt><dd>{fact(prompt_words)}</dd></div>
                 <div><dt>"Written"</dt><dd>{fact(|_| "0 tokens".into())}</dd></div>
                 <div><dt>"Forward pass"</dt><dd>{fact(|d| format::seconds(d.forward_seconds))}</dd></div>
-                <div><dt>"Margin"</dt><dd>{fact(|d| format::share(d.margin))}</dd></div>
-                <div><dt>"Entropy"</dt><dd>{fact(|d| format!("{:.2} bits", d.entropy))}</dd></div>
-                <div><dt>"Allowed mass"</dt><dd>{fact(|d| d.mass.map_or("–".into(), format::share))}</dd></div>
+                <div><dt>"Margin"</dt><dd>{fact(|d| format!("{:.3}", d.margin))}</dd></div>
+                <div><dt>"Entropy, nats"</dt><dd>{fact(entropy)}</dd></div>
+                <div class:doubtful=move || doubted().is_some()><dt>"Allowed mass"</dt><dd>{fact(mass)}</dd></div>
             </dl>
         </article>
     }
@@ -197,7 +120,7 @@ fn WrittenLane(names: Signal<Vec<String>>, lane: Signal<Lane<Generation>>, strea
                 None => ("verdict-line good", "Valid JSON with a probability for every option.".to_string()),
                 Some(problem) => ("verdict-line bad", format!("Not usable: {problem}.")),
             },
-            None => ("verdict-line", String::new()),
+            None => ("verdict-line soft", "Usable only where the model writes the JSON that was asked for.".to_string()),
         })
     };
     view! {
@@ -208,6 +131,7 @@ fn WrittenLane(names: Signal<Vec<String>>, lane: Signal<Lane<Generation>>, strea
                 <p class="soft">"The same distribution as JSON, token by token"</p>
             </header>
             <Bars names=names shares=shares/>
+            <p class=move || validity().0>{move || validity().1}</p>
             <LaneFault message=Signal::derive(move || failure(&lane.get()))/>
             <pre class="json stream" tabindex="0" aria-label="Text that the model writes">
                 {text}
@@ -215,7 +139,6 @@ fn WrittenLane(names: Signal<Vec<String>>, lane: Signal<Lane<Generation>>, strea
                 <Show when=move || matches!(lane.get(), Lane::Running(_))><span class="caret" aria-hidden="true"></span></Show>
             </pre>
             <Timeline stream=stream/>
-            <p class=move || validity().0>{move || validity().1}</p>
             <dl class="facts">
                 <div><dt>"Prompt"</dt><dd>{fact(|g| format::plural(g.input_tokens, "token"))}</dd></div>
                 <div><dt>"Written"</dt><dd>{tokens}</dd></div>
@@ -249,6 +172,17 @@ fn Timeline(stream: Signal<super::run::Stream>) -> impl IntoView {
             <p class="soft">{words}</p>
         </div>
     }
+}
+
+/// `4.0 %, low`
+fn mass(decision: &Decision) -> String {
+    let low = if doubt(decision).is_some() { ", low" } else { "" };
+    decision.mass.map_or("–".into(), |mass| format!("{}{low}", format::share(mass)))
+}
+
+/// `0.940 of 1.386`, in the terminal's unit.
+fn entropy(decision: &Decision) -> String {
+    format!("{:.3} of {:.3}", decision.entropy, (decision.probabilities.len() as f64).ln())
 }
 
 fn pace(generation: &Generation) -> String {
@@ -287,13 +221,7 @@ fn failure<T>(lane: &Lane<T>) -> String {
 
 #[component]
 fn Clock(lane: Signal<ClockFace>) -> impl IntoView {
-    let tick = RwSignal::new(0u32);
-    let timer = set_interval_with_handle(move || tick.update(|t| *t = t.wrapping_add(1)), std::time::Duration::from_millis(100));
-    on_cleanup(move || {
-        if let Ok(timer) = timer {
-            timer.clear();
-        }
-    });
+    let tick = ticks();
     let words = move || match lane.get() {
         ClockFace::Still(words) => words,
         ClockFace::Since(since) => {

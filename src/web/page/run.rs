@@ -30,7 +30,7 @@ pub struct Runs {
 
 /// Buttons that begin something, and those that take their place until it ends.
 const BEGIN: [&str; 4] = ["run", "read", "start-bench", "start-evaluation"];
-const STOP: [&str; 3] = ["stop", "stop-bench", "stop-evaluation"];
+const STOP: [&str; 4] = ["stop", "stop-here", "stop-bench", "stop-evaluation"];
 
 impl Runs {
     /// Something begins. The button that was pressed gives way to one that stops, and the focus goes with it.
@@ -42,6 +42,11 @@ impl Runs {
             focus_one_of(STOP.map(String::from).to_vec());
         }
         self.from.set_value(from);
+    }
+
+    /// What stands on a button that stops: the second click does not wait.
+    pub fn stop_words(&self) -> &'static str {
+        if self.stopping.get() { "Stop at once" } else { "Stop" }
     }
 
     /// It has ended; the focus goes back to where it came from.
@@ -249,6 +254,24 @@ pub fn start(shared: Shared, ways: Ways) {
             }
         }
         runs.end();
+    });
+}
+
+/// Runs the draft as [`start`] does and, where the page is one column and the answer below the fold, shows the answer. The focus stays.
+pub fn start_and_show(shared: Shared, ways: Ways) {
+    start(shared, ways);
+    let matches = |query: &str| web_sys::window().and_then(|window| window.match_media(query).ok().flatten()).is_some_and(|m| m.matches());
+    if shared.runs.job.with_untracked(Option::is_none) || !matches("(max-width: 56rem)") {
+        return;
+    }
+    let still = matches("(prefers-reduced-motion: reduce)");
+    // Once the buttons above have changed, which moves what is below them.
+    request_animation_frame(move || {
+        let options = web_sys::ScrollIntoViewOptions::new();
+        options.set_behavior(if still { web_sys::ScrollBehavior::Instant } else { web_sys::ScrollBehavior::Smooth });
+        if let Some(answer) = document().and_then(|page| page.get_element_by_id("answer")) {
+            answer.scroll_into_view_with_scroll_into_view_options(&options);
+        }
     });
 }
 

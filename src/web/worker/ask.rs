@@ -131,7 +131,7 @@ pub fn decision(
         reused_tokens: decided.prefix.reused,
         forward_seconds: result.forward_seconds,
         total_seconds,
-        entropy: read.entropy / std::f64::consts::LN_2,
+        entropy: read.entropy,
         margin: read.margin,
         mass: result.allowed_token_mass,
         combined: result.combined.clone(),

@@ -238,6 +238,7 @@ impl Session {
     }
 
     async fn load(&mut self, job: &Job, source: &ModelSource, choice: LoadChoice) -> Result<Model, Fault> {
+        let start = now();
         // The old model goes first: two rarely fit side by side.
         self.loaded = None;
         self.load += 1;
@@ -255,7 +256,6 @@ impl Session {
             cache_bytes: choice.cache_bytes.map(|bytes| bytes.max(0.0) as u64),
             ..usual
         };
-        let start = now();
         let mut warm_up = None;
         let mut progress = |progress: LoadProgress| {
             match progress {
@@ -291,7 +291,7 @@ impl Session {
             precision: engine.tier().to_string(),
             max_tokens: engine.max_tokens(),
             upload_seconds: (warm_up - start) / 1e3,
-            warm_up_seconds: (end - warm_up) / 1e3,
+            warm_up_seconds: (!gpu.info().software).then_some((end - warm_up) / 1e3),
         };
         let note = match source {
             ModelSource::Kept { name } => super::store::read_note(name).await.unwrap_or_default(),

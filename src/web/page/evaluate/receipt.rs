@@ -77,7 +77,7 @@ fn model(plan: &Plan, table: &Table) -> Value {
         "max_tokens": result.map(|result| result.serving_config.max_tokens),
         "fallbacks": result.map(|result| &result.serving_config.fallbacks),
         "upload_seconds": table.model.as_ref().map(|model| model.upload_seconds),
-        "first_run_seconds": table.model.as_ref().map(|model| model.warm_up_seconds),
+        "first_run_seconds": table.model.as_ref().and_then(|model| model.warm_up_seconds),
         "rows_done": table.done(),
         "prompts": summary.prompts,
         "seconds": summary.seconds,
