@@ -168,7 +168,7 @@ pub fn write(engine: &mut Engine, prompt: &ChatPrompt, room: usize, version: Str
     let mut shown = 0;
     let mut on_token = |_: u32| {
         shown += 1;
-        bar.set_message(format!("writing it out: {shown} tokens"));
+        bar.set_message(format!("writing it out, tokens so far: {shown}"));
         // Writing can take minutes on a slow adapter; what is there when it is stopped is still shown.
         interrupt::graceful();
         interrupt::go_on()

@@ -62,7 +62,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
     let mut shown = 0;
     let mut on_token = |_| {
         shown += 1;
-        bar.set_message(format!("writing: {shown} tokens"));
+        bar.set_message(format!("writing, tokens so far: {shown}"));
         // What was generated when it is stopped is still printed; before the first token there is nothing to wait for.
         interrupt::graceful();
         interrupt::go_on()

@@ -129,8 +129,9 @@ pub fn pace(per_second: f64) -> String {
 /// What is read, for a line that is shown meanwhile: so many tokens each.
 pub fn reading(prompts: impl Iterator<Item = usize>) -> String {
     let (count, tokens) = prompts.fold((0, 0), |(count, tokens), more| (count + 1, tokens + more));
-    match count {
-        1 => format!("reading {tokens} tokens"),
+    match (count, tokens) {
+        (1, 1) => "reading 1 token".to_owned(),
+        (1, _) => format!("reading {tokens} tokens"),
         _ => format!("reading {count} prompts of {tokens} tokens in all"),
     }
 }
@@ -205,6 +206,12 @@ mod tests {
         assert_eq!(pace(12.34), "12.3 a second");
         assert_eq!(pace(0.04), "25 s each");
         assert_eq!(pace(0.0), "0.0 a second");
+    }
+
+    #[test]
+    fn what_is_read_is_counted() {
+        let told = [vec![1], vec![157], vec![150, 152]].map(|lengths| reading(lengths.into_iter()));
+        assert_eq!(told, ["reading 1 token", "reading 157 tokens", "reading 2 prompts of 302 tokens in all"]);
     }
 
     #[test]
