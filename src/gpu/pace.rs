@@ -14,6 +14,9 @@ const TOGETHER: f64 = 0.0005;
 /// Shorter measurements are mostly waiting: they count as if they had taken so long. So a pace that was measured too low, by submits that waited
 /// for a compiler, rises again, also where it has made all submits short.
 const SHORTEST: f64 = 0.002;
+/// A group of submits with less than this share of what they might have held says little about the GPU: mostly it waited to be told. Only
+/// where it took long all the same was the GPU slow.
+const TELLING: f64 = 0.5;
 /// Measurements that are remembered.
 const MEMORY: usize = 8;
 
@@ -30,6 +33,8 @@ struct State {
     work: u64,
     largest: u64,
     done: f64,
+    /// What a submit might have held when they began.
+    allowed: u64,
     /// Seconds of the longest submit so far.
     longest: f64,
 }
@@ -65,9 +70,15 @@ impl Pace {
 
 impl State {
     fn budget(&self) -> u64 {
-        let now = self.group().map(|(rate, _)| rate);
+        let now = self.group().filter(|_| self.telling()).map(|(rate, _)| rate);
         let slowest = self.rates.iter().copied().chain(now).fold(f64::INFINITY, f64::min);
         if slowest.is_finite() { ((slowest * SUBMIT_SECONDS) as u64).max(1) } else { FIRST }
+    }
+
+    /// Does the last group tell how fast the GPU is? What waited for a callback and held little does not: a pace taken from it would make all
+    /// submits tiny.
+    fn telling(&self) -> bool {
+        self.work as f64 >= self.allowed as f64 * TELLING || self.done - self.since > SUBMIT_SECONDS * TELLING
     }
 
     /// Work a second of the submits that finished last, and seconds of the largest of them.
@@ -81,14 +92,17 @@ impl State {
     fn note(&mut self, work: u64, began: f64, now: f64) {
         if now - self.done > TOGETHER {
             if let Some((rate, longest)) = self.group() {
-                self.rates.push_back(rate);
-                if self.rates.len() > MEMORY {
-                    self.rates.pop_front();
+                if self.telling() {
+                    self.rates.push_back(rate);
+                    if self.rates.len() > MEMORY {
+                        self.rates.pop_front();
+                    }
                 }
                 self.longest = self.longest.max(longest);
             }
             // The GPU began with it when it was sent, or when the one before was done.
             (self.since, self.work, self.largest) = (began.max(self.done), 0, 0);
+            self.allowed = self.budget();
         }
         self.work += work;
         self.largest = self.largest.max(work);
@@ -104,33 +118,48 @@ mod tests {
     fn the_slowest_of_late_counts() {
         let mut state = State::default();
         assert_eq!(state.budget(), FIRST);
-        // 10^9 in 10 ms, then twice as slow, one after the other.
-        state.note(1_000_000_000, 1.0, 1.01);
+        // 2 * 10^10 in 0.2 s, then twice as slow, one after the other.
+        state.note(20_000_000_000, 1.0, 1.2);
         assert!((state.budget() as f64 / (1e11 * SUBMIT_SECONDS) - 1.0).abs() < 1e-6);
-        state.note(1_000_000_000, 1.001, 1.03);
+        state.note(20_000_000_000, 1.001, 1.6);
         assert!((state.budget() as f64 / (5e10 * SUBMIT_SECONDS) - 1.0).abs() < 1e-6);
-        assert!((state.longest - 0.01).abs() < 1e-9);
+        assert!((state.longest - 0.2).abs() < 1e-9);
         // The slow one is forgotten after a while.
         for i in 0..10 {
             let at = 2.0 + f64::from(i);
-            state.note(1_000_000_000, at, at + 0.01);
+            state.note(20_000_000_000, at, at + 0.2);
         }
         assert!((state.budget() as f64 / (1e11 * SUBMIT_SECONDS) - 1.0).abs() < 1e-6);
-        assert!((state.longest - 0.02).abs() < 1e-9);
+        assert!((state.longest - 0.4).abs() < 1e-9);
     }
 
     #[test]
     fn callbacks_that_come_together_are_one_measurement() {
         let mut state = State::default();
-        // Three submits of 10 ms each, heard of only when all were done.
-        for (work, late) in [(2_000_000_000, 0.0), (1_000_000_000, 1e-5), (1_000_000_000, 2e-5)] {
-            state.note(work, 1.0, 1.04 + late);
+        // Three submits of 0.1 to 0.2 s, heard of only when all were done.
+        for (work, late) in [(20_000_000_000, 0.0), (10_000_000_000, 1e-5), (10_000_000_000, 2e-5)] {
+            state.note(work, 1.0, 1.4 + late);
         }
         assert!((state.budget() as f64 / (1e11 * SUBMIT_SECONDS) - 1.0).abs() < 1e-3);
-        assert!((state.group().unwrap().1 - 0.02).abs() < 1e-4);
+        assert!((state.group().unwrap().1 - 0.2).abs() < 1e-4);
         // What takes no time was at least so fast.
         state.note(1_000_000, 5.0, 5.0001);
         assert!((state.group().unwrap().0 / (1_000_000.0 / SHORTEST) - 1.0).abs() < 1e-6 && state.rates.len() == 1);
+    }
+
+    #[test]
+    fn a_small_submit_that_waited_for_its_callback_is_no_measurement() {
+        let mut state = State::default();
+        state.note(20_000_000_000, 1.0, 1.2);
+        let budget = state.budget();
+        // A readback of a few rows, heard of after 3 ms; then one that took longer than any submit should.
+        for i in 0..20 {
+            let at = 2.0 + f64::from(i);
+            state.note(1_000_000, at, at + 0.003);
+            assert_eq!(state.budget(), budget, "{i}");
+        }
+        state.note(1_000_000, 30.0, 30.0 + SUBMIT_SECONDS);
+        assert!(state.budget() <= 1_000_000);
     }
 
     /// A GPU of 10^13 a second whose first submits waited 0.3 s for a compiler: from then on submits are as small as the pace says, and still

@@ -204,17 +204,23 @@ pub fn check(gpu: &GpuInfo) -> Result<(), String> {
     }
 }
 
+/// Matrices of so few rows have a single column of tiles.
+const FEW: u32 = 64;
+
 /// How K is cut: blocks of 32 in a part, and parts. From the shape of the weights alone (`n` rows of one type), since it decides the bits:
 /// matrices with few rows, or few of a type, would otherwise leave most of a large GPU idle.
 pub fn cut(k: u32, n: u32) -> (u32, u32) {
-    let wanted = (128 / n.div_ceil(64)).min(4).min(k / 512).max(1);
+    let wanted = match n <= FEW {
+        true => (k / 128).clamp(1, 16),
+        false => (128 / n.div_ceil(64)).min(4).min(k / 512).max(1),
+    };
     let wanted = if n >= 4096 { 1 } else { wanted };
     // Parts of whole steps of 64.
     let part = (k / 32).div_ceil(wanted).next_multiple_of(2);
     (part, (k / 32).div_ceil(part))
 }
 
-/// Most rows for which the parts of K are taken side by side.
+/// Most rows for which the parts of K are taken side by side where there are many outputs.
 const SIDE_BY_SIDE: u32 = 512;
 
 /// Bytes of scratch that products of up to `max_rows` rows need: `cut` leaves at most 128 columns of 64 outputs, and tiles stick out.
@@ -238,7 +244,8 @@ pub fn plan(gpu: &GpuInfo, rows: u32, n: u32, blocks: u32, parts: u32) -> Option
             && tile.threads() <= gpu.adapter.invocations
             && blocks.is_multiple_of(tile.step / 32)
     };
-    let side_by_side = parts > 1 && rows <= SIDE_BY_SIDE;
+    let few = n <= FEW && u64::from(parts) * u64::from(rows + 160) * 160 * 4 <= scratch_bytes(rows);
+    let side_by_side = parts > 1 && (rows <= SIDE_BY_SIDE || few);
     let z = if side_by_side { parts } else { 1 };
     // Tiles on the busiest multiprocessor. How many there are, no interface tells; with another number it is a table like any other.
     let time = |tile: &Tile| {
@@ -410,6 +417,8 @@ mod tests {
             (1536, 576, (16, 3)),
             (2560, 18432, (80, 1)),
             (96, 64, (4, 1)),
+            (2560, 64, (6, 14)),
+            (4096, 32, (8, 16)),
         ] {
             assert_eq!(cut(k, n), wanted, "{k} x {n}");
         }

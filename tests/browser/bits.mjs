@@ -133,7 +133,7 @@ async function clicksInBetween({ url, full }) {
   await semif.load(url, { chunk: 16 });
   const labels = [32, 33, 34];
   const text = (i) => Array.from({ length: 60 + (i % 5) }, (_, k) => (i * 31 + k * 7 + (k < 30 ? 0 : i)) % 500);
-  const groups = Array.from({ length: full ? 240 : 12 }, (_, g) => ({ prompts: [0, 1, 2].map((q) => [...text(g), q, q + 9, 4]), prefix: 60 }));
+  const groups = Array.from({ length: full ? (url.includes('qwen35') ? 36 : 240) : 12 }, (_, g) => ({ prompts: [0, 1, 2].map((q) => [...text(g), q, q + 9, 4]), prefix: 60 }));
   const bits = (logits) => Array.from(new Uint32Array(Float32Array.from(logits).buffer)).join();
   const wanted = (await semif.logits(groups.flatMap((group) => group.prompts), labels)).map(bits);
   const click = [9, 8, 7, 6, 5];
