@@ -131,6 +131,11 @@ pub trait Scorer {
     fn portion(&self) -> usize {
         2048
     }
+
+    /// Are rows that share their state with no other quicker together?
+    fn packs(&self) -> bool {
+        false
+    }
 }
 
 /// How a run ended.
@@ -208,14 +213,14 @@ impl Decided {
 /// What a row says of itself whose prefix could not be kept.
 const NO_ROOM: &str = "the state was read with each prompt: GPU memory is too short to keep it";
 
-/// Reads rows that belong together and makes their results, part by part. All prompts of all rows go in one reading where the rows are shared,
-/// one after the other otherwise; adaptive orderings take rounds until every row is settled. A failure of the scorer comes with the place of
+/// Reads rows that belong together and makes their results, part by part. All prompts of all rows go in one reading where there are several parts or
+/// the rows are shared, one after the other otherwise; adaptive orderings take rounds until every row is settled. A failure of the scorer comes with the place of
 /// a row and leaves the rows that were finished before it; logits that are not finite numbers leave all other rows.
 pub fn decide(parts: &[Together<'_>], facts: &Facts, scorer: &mut dyn Scorer) -> Decided {
     let start = Instant::now();
     let rows: Vec<(usize, &Prompted)> = parts.iter().enumerate().flat_map(|(p, part)| part.rows.iter().map(move |row| (p, *row))).collect();
     let mut gathered: Vec<Gathered> = rows.iter().map(|_| Gathered { hit: true, ..Gathered::default() }).collect();
-    let shared = parts.iter().all(|part| matches!(part.how, How::Shared { .. }));
+    let together = parts.len() > 1 || parts.iter().any(|part| matches!(part.how, How::Shared { .. }));
     let mut stopped = None;
     while stopped.is_none() {
         // The next round: (row, prompt) of everything that is still wanted.
@@ -226,7 +231,7 @@ pub fn decide(parts: &[Together<'_>], facts: &Facts, scorer: &mut dyn Scorer) ->
         if round.is_empty() {
             break;
         }
-        let mut asks = round.chunks(if shared { round.len() } else { 1 });
+        let mut asks = round.chunks(if together { round.len() } else { 1 });
         stopped = asks.find_map(|asks| read_round(parts, &rows, asks, facts, scorer, &mut gathered).err());
     }
     let seconds = start.elapsed().as_secs_f64() / rows.len().max(1) as f64;
@@ -418,7 +423,7 @@ pub fn run<S: Store>(
     tick: &mut dyn FnMut(),
 ) -> Result<Tally, Failure> {
     let mut tally = Tally::default();
-    let units = schedule(planned, &|row| out.has(row), facts.mode, scorer.portion());
+    let units = schedule(planned, &|row| out.has(row), facts.mode, scorer.portion(), scorer.packs());
     for unit in units {
         if stop.load(Ordering::Relaxed) {
             tally.interrupted = true;

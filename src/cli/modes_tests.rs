@@ -29,6 +29,8 @@ struct Fake {
     portion: usize,
     /// A failing call has read so many prompts.
     finishes: usize,
+    /// Rows that are alone come together.
+    packs: bool,
 }
 
 impl Scorer for Fake {
@@ -45,7 +47,7 @@ impl Scorer for Fake {
         for part in &wanted.parts {
             let prefix = part.prefix.unwrap_or(0);
             assert!(part.prompts.iter().all(|p| p.len() > prefix && p[..prefix] == part.prompts[0][..prefix]));
-            assert!(part.prefix.is_some() || (part.prompts.len() == 1 && wanted.parts.len() == 1));
+            assert!(part.prefix.is_some() || (part.prompts.len() == 1 && (self.packs || wanted.parts.len() == 1)));
             let reused = if self.kept == part.prompts[0][..prefix] { prefix } else { 0 };
             self.kept = part.prompts[0][..prefix].to_vec();
             kept.push(if self.full { Kept::default() } else { Kept { tokens: prefix, reused } });
@@ -64,6 +66,10 @@ impl Scorer for Fake {
 
     fn portion(&self) -> usize {
         if self.portion > 0 { self.portion } else { 30 }
+    }
+
+    fn packs(&self) -> bool {
+        self.packs
     }
 }
 
@@ -197,6 +203,15 @@ fn rows_say_how_they_were_read() {
     }
     let sum = |key: &str| timings.iter().filter_map(|t| t.get(key)?.as_f64()).sum::<f64>();
     assert!((sum("prefill_seconds") - 0.5).abs() < 1e-12 && (sum("suffix_seconds") - 0.25).abs() < 1e-12);
+    assert_eq!(results(&path), results(&dir.path().join("shared")));
+
+    // The row that is alone comes with them, and says what it is.
+    let path = dir.path().join("packed-too");
+    let mut fake = Fake { portion: 200, packs: true, ..Fake::default() };
+    go(&path, Mode::Auto, None, &mut fake).unwrap();
+    assert_eq!(fake.calls, [9]);
+    let rows = lines(&path);
+    assert_eq!((mode(&rows[8]), text(&rows[8], "shared_timing")), ("\"direct\"".into(), "absent".into()));
     assert_eq!(results(&path), results(&dir.path().join("shared")));
 
     // What could not be kept is said, not hidden.

@@ -317,6 +317,11 @@ impl Scorer for Runner {
     fn portion(&self) -> usize {
         if self.engine.gpu().info().software { 512 } else { 2048 }
     }
+
+    /// A software adapter is no quicker with many rows, and each is worth waiting for.
+    fn packs(&self) -> bool {
+        !self.engine.gpu().info().software
+    }
 }
 
 #[cfg(test)]

@@ -61,18 +61,20 @@ pub struct Part {
     pub how: How,
 }
 
-/// Parts that are read, and then written, together: several only where all are shared. A refused row is a unit of its own.
+/// Parts that are read, and then written, together: states that are shared, and rows that are alone with theirs. A refused row is a unit of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
     pub parts: Vec<Part>,
     /// Prompts, and tokens to be read, prefixes included.
     prompts: usize,
     work: usize,
+    /// Others may be read with it.
+    open: bool,
 }
 
 impl Unit {
     fn alone(row: usize) -> Unit {
-        Unit { parts: vec![Part { rows: vec![row], how: How::Direct }], prompts: 1, work: 0 }
+        Unit { parts: vec![Part { rows: vec![row], how: How::Direct }], prompts: 1, work: 0, open: false }
     }
 
     /// The rows, in the order in which they are read.
@@ -80,11 +82,10 @@ impl Unit {
         self.parts.iter().flat_map(|part| part.rows.iter().copied())
     }
 
-    /// Takes a shared part of another state up, where both are small.
+    /// Takes a part of another state up, where both are small.
     fn join(&mut self, other: &Unit, portion: usize) -> bool {
-        let shared = |unit: &Unit| unit.parts.iter().all(|part| matches!(part.how, How::Shared { .. }));
         let fits = self.prompts + other.prompts <= MOST_PROMPTS && self.work + other.work <= portion;
-        if !(fits && shared(self) && shared(other)) {
+        if !(fits && self.open && other.open) {
             return false;
         }
         self.parts.extend(other.parts.iter().cloned());
@@ -111,13 +112,21 @@ pub fn how(rows: &[&Prompted], mode: Mode) -> How {
 }
 
 /// The work for all rows that are not `done`. A state's rows come when its first row's turn has come, so that lines wait as little as
-/// possible for the ones before them, in portions of about `portion` suffix tokens; several small states make one portion.
-pub fn schedule(planned: &[Planned], done: &dyn Fn(usize) -> bool, mode: Mode, portion: usize) -> Vec<Unit> {
-    schedule_by(planned, done, portion, &mut |rows| how(rows, mode))
+/// possible for the ones before them, in portions of about `portion` suffix tokens; several small states make one portion, and with `pack` so
+/// do rows that share theirs with no other.
+pub fn schedule(planned: &[Planned], done: &dyn Fn(usize) -> bool, mode: Mode, portion: usize, pack: bool) -> Vec<Unit> {
+    let pack = pack && matches!(mode, Mode::Shared | Mode::Auto);
+    schedule_by(planned, done, portion, pack, &mut |rows| how(rows, mode))
 }
 
 /// The same, with a state's rows looked at by `how`.
-fn schedule_by(planned: &[Planned], done: &dyn Fn(usize) -> bool, portion: usize, how: &mut dyn FnMut(&[&Prompted]) -> How) -> Vec<Unit> {
+fn schedule_by(
+    planned: &[Planned],
+    done: &dyn Fn(usize) -> bool,
+    portion: usize,
+    pack: bool,
+    how: &mut dyn FnMut(&[&Prompted]) -> How,
+) -> Vec<Unit> {
     let mut groups: HashMap<&str, Vec<usize>> = HashMap::new();
     for (i, row) in planned.iter().enumerate() {
         if let Planned::Ready(row) = row
@@ -127,8 +136,20 @@ fn schedule_by(planned: &[Planned], done: &dyn Fn(usize) -> bool, portion: usize
         }
     }
     let mut units: Vec<Unit> = Vec::new();
-    // The last unit that shares; rows read by themselves may have come after it.
+    // The last unit that others may join; rows read by themselves may have come after it.
     let mut open: Option<usize> = None;
+    let mut add = |units: &mut Vec<Unit>, unit: Unit| {
+        if !open.is_some_and(|open| units[open].join(&unit, portion)) {
+            if unit.open {
+                open = Some(units.len());
+            }
+            units.push(unit);
+        }
+    };
+    let lone = |i: usize, row: &Prompted| {
+        let work = row.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        Unit { prompts: row.prompts.len(), work, open: pack, ..Unit::alone(i) }
+    };
     for (i, row) in planned.iter().enumerate() {
         if done(i) {
             continue;
@@ -139,7 +160,7 @@ fn schedule_by(planned: &[Planned], done: &dyn Fn(usize) -> bool, portion: usize
         };
         // A group is looked at once. Read together, all its rows come now; read one by one, it is forgotten, and each waits for its turn.
         let Some(group) = groups.get_mut(&row.state_key[..]) else {
-            units.push(Unit::alone(i));
+            add(&mut units, lone(i, row));
             continue;
         };
         let group = std::mem::take(group);
@@ -151,14 +172,11 @@ fn schedule_by(planned: &[Planned], done: &dyn Fn(usize) -> bool, portion: usize
         match how(&rows) {
             How::Direct => {
                 groups.remove(&row.state_key[..]);
-                units.push(Unit::alone(i));
+                add(&mut units, lone(i, row));
             }
             how => {
                 for unit in portions(&group, &rows, how, portion) {
-                    if !open.is_some_and(|open| units[open].join(&unit, portion)) {
-                        open = Some(units.len());
-                        units.push(unit);
-                    }
+                    add(&mut units, unit);
                 }
             }
         }
@@ -180,7 +198,10 @@ fn portions(group: &[usize], rows: &[&Prompted], how: How, portion: usize) -> Ve
                 unit.prompts += prompts;
                 unit.work += own;
             }
-            _ => units.push(Unit { parts: vec![Part { rows: vec![*index], how }], prompts, work: prefix + own }),
+            _ => {
+                let (parts, open) = (vec![Part { rows: vec![*index], how }], matches!(how, How::Shared { .. }));
+                units.push(Unit { parts, prompts, work: prefix + own, open });
+            }
         }
     }
     units
@@ -216,7 +237,7 @@ mod tests {
     }
 
     fn plan(rows: &[Planned], mode: Mode, portion: usize) -> Vec<(Vec<usize>, How)> {
-        let parts = schedule(rows, &|_| false, mode, portion).into_iter().flat_map(|unit| unit.parts);
+        let parts = schedule(rows, &|_| false, mode, portion, false).into_iter().flat_map(|unit| unit.parts);
         parts.map(|part| (part.rows, part.how)).collect()
     }
 
@@ -233,7 +254,7 @@ mod tests {
         assert_eq!(plan(&rows, Mode::Serial, 999), one_by_one);
         assert_eq!(plan(&rows, Mode::Direct, 999), (0..6).map(|i| (vec![i], How::Direct)).collect::<Vec<_>>());
         // What is done already is left out, and no longer makes a group.
-        let rest = schedule(&rows, &|i| i == 0 || i == 2, Mode::Auto, 999);
+        let rest = schedule(&rows, &|i| i == 0 || i == 2, Mode::Auto, 999, false);
         assert_eq!(rest.iter().map(|unit| unit.rows().collect()).collect::<Vec<Vec<_>>>(), [vec![1, 5], vec![3], vec![4]]);
     }
 
@@ -242,7 +263,7 @@ mod tests {
         let rows: Vec<Planned> = (0..20_000).map(|_| row(1, 2, 3, 1)).collect();
         for mode in [Mode::Direct, Mode::Auto] {
             let mut looked_at = 0;
-            let units = schedule_by(&rows, &|_| false, 99, &mut |rows| {
+            let units = schedule_by(&rows, &|_| false, 99, false, &mut |rows| {
                 looked_at += rows.len();
                 how(rows, mode)
             });
@@ -283,7 +304,7 @@ mod tests {
         let mut rows: Vec<Planned> = (0..16).map(|i| row(i / 2, 16, 5, 2)).collect();
         rows.insert(4, row(99, 20, 5, 1));
         let units = |mode, portion| {
-            let units = schedule(&rows, &|_| false, mode, portion);
+            let units = schedule(&rows, &|_| false, mode, portion, false);
             units.iter().map(|unit| unit.parts.iter().map(|part| part.rows.len()).collect()).collect::<Vec<Vec<usize>>>()
         };
         // 36 tokens a state: its prefix of 16 and four suffixes of 5.
@@ -293,7 +314,26 @@ mod tests {
         assert!(units(Mode::Direct, 9999).iter().all(|parts| *parts == [1]));
         // Never more prompts than a reading takes.
         let many: Vec<Planned> = (0..40).map(|i| row(i, 16, 2, 4)).collect();
-        let counts = schedule(&many, &|_| false, Mode::Auto, 99_999);
+        let counts = schedule(&many, &|_| false, Mode::Auto, 99_999, false);
         assert_eq!(counts.iter().map(|unit| unit.parts.len()).collect::<Vec<_>>(), [16, 16, 8]);
+    }
+
+    #[test]
+    fn rows_that_are_alone_are_packed() {
+        // Rows of 25 tokens, each with a state of its own, a refused one, and two that share a state of 20.
+        let mut rows: Vec<Planned> = (0..7).map(|i| row(i, 20, 5, 1)).collect();
+        rows.insert(2, refused());
+        rows.extend([row(50, 20, 5, 1), row(50, 20, 5, 1)]);
+        let units = |mode, portion, pack| {
+            let units = schedule(&rows, &|_| false, mode, portion, pack);
+            units.iter().map(|unit| unit.rows().collect()).collect::<Vec<Vec<usize>>>()
+        };
+        // The shared state reads 24 and 1 for each of its rows.
+        assert_eq!(units(Mode::Auto, 75, true), [vec![0, 1, 3], vec![2], vec![4, 5, 6], vec![7, 8, 9]]);
+        let how: Vec<How> = schedule(&rows, &|_| false, Mode::Auto, 75, true)[3].parts.iter().map(|part| part.how).collect();
+        assert_eq!(how, [How::Direct, How::Shared { prefix: 24 }]);
+        for one_by_one in [units(Mode::Auto, 75, false), units(Mode::Direct, 75, true), units(Mode::Serial, 75, true)] {
+            assert!(one_by_one[..8].iter().all(|rows| rows.len() == 1), "{one_by_one:?}");
+        }
     }
 }
