@@ -22,7 +22,7 @@ pub enum Mode {
     Serial,
     /// A state is read once, the rest of its rows' prompts together
     Shared,
-    /// Shared where at least two prompts have the same state
+    /// Shared where at least two prompts have the same state; rows without company share chunks, not states
     #[default]
     Auto,
 }
