@@ -5,7 +5,7 @@ use leptos::prelude::*;
 
 use super::run::now;
 use super::{Shared, format};
-use crate::web::protocol::{Answer, Command, Event, Fault, Model, Phase, Progress};
+use crate::web::protocol::{Answer, Command, Event, Fault, Phase, Progress};
 
 /// The steps in the order of their tiles.
 const PHASES: [Phase; 5] = [Phase::Fetch, Phase::Verify, Phase::Upload, Phase::Compile, Phase::WarmUp];
@@ -98,14 +98,21 @@ impl Loading {
         PHASES.into_iter().map(|phase| (self.title(phase), self.words(phase))).collect()
     }
 
-    /// Takes the worker's own times, which are the ones told elsewhere; the page hears of a step a little later than it begins.
-    pub fn measured(&mut self, model: &Model) {
-        self.steps[Phase::Upload as usize] = Step::Done(model.upload_seconds);
-        self.steps[Phase::WarmUp as usize] = model.warm_up_seconds.map_or(Step::Skipped("left out on a software adapter"), Step::Done);
+    /// The GPU's part of it in a few words.
+    pub fn summary(&self) -> String {
+        let took = |phase: Phase| match self.steps[phase as usize] {
+            Step::Done(seconds) => Some(format::seconds(seconds)),
+            _ => None,
+        };
+        let first = took(Phase::WarmUp).map_or(String::new(), |first| format!(", first run {first}"));
+        took(Phase::Upload).map_or(String::new(), |upload| format!("on the GPU in {upload}{first}"))
     }
 
-    /// Ends what is still running.
-    pub fn close(&mut self) {
+    /// Ends what is still running; a software adapter left the first run out.
+    pub fn close(&mut self, first_run: bool) {
+        if !first_run {
+            self.steps[Phase::WarmUp as usize] = Step::Skipped("left out on a software adapter");
+        }
         PHASES.into_iter().for_each(|phase| self.end(phase));
     }
 

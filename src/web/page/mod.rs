@@ -70,8 +70,8 @@ pub struct Shared {
     pub loading: RwSignal<Option<Loading>>,
     /// Tells a paused download to go on.
     pub resume: StoredValue<Option<futures_channel::oneshot::Sender<bool>>, LocalStorage>,
-    /// The steps of the model's way onto the GPU, each with its time.
-    pub times: RwSignal<Vec<(&'static str, String)>>,
+    /// The model's way onto the GPU, once it is over: its steps with their times.
+    pub way: RwSignal<Option<Loading>>,
     pub model: RwSignal<Option<Model>>,
     /// Where the model came from, so that it can be put back after the worker was ended.
     pub source: StoredValue<Option<ModelSource>, LocalStorage>,
@@ -159,7 +159,7 @@ fn Page() -> impl IntoView {
         kept: RwSignal::new(Kept { available: true, ..Kept::default() }),
         loading: RwSignal::new(None),
         resume: StoredValue::new_local(None),
-        times: RwSignal::default(),
+        way: RwSignal::new(None),
         model,
         source: StoredValue::new_local(None),
         fault,

@@ -56,8 +56,9 @@ pub async fn bring_now(shared: Shared, chosen: Chosen) -> Result<(), Fault> {
     shared.loading.set(Some(Loading::new(&name, fetch)));
     let result = bring(shared, chosen).await;
     if result.is_ok() {
-        loading::change(shared, Loading::close);
-        shared.times.set(shared.loading.with_untracked(|loading| loading.as_ref().map_or_else(Vec::new, Loading::times)));
+        let first_run = shared.model.with_untracked(|model| model.as_ref().is_some_and(|model| model.warm_up_seconds.is_some()));
+        loading::change(shared, |loading| loading.close(first_run));
+        shared.way.set(shared.loading.get_untracked());
     }
     shared.loading.set(None);
     shared.refresh_kept();
@@ -208,10 +209,10 @@ async fn keep_or_use_one(shared: Shared, keep: Command, otherwise: Option<ModelS
 /// Puts the bytes of a source on the GPU, as the step of a [`Loading`] that is shown.
 pub async fn upload(shared: Shared, source: ModelSource, options: LoadChoice) -> Result<(), Fault> {
     shared.model.set(None);
+    shared.way.set(None);
     loading::change(shared, |loading| loading.enter(Phase::Upload));
     match loading::follow(shared, Command::Load { source: source.clone(), options }).await? {
         Answer::Loaded(model) => {
-            loading::change(shared, |loading| loading.measured(&model));
             shared.source.set_value(Some(source));
             shared.requests.update(trust::Requests::mark);
             shared.model.set(Some(model));
@@ -258,7 +259,7 @@ pub fn ModelStep(shared: Shared) -> impl IntoView {
                 {move || shared.remark.get().map(|text| view! { <p class="remark" role="status">{text}</p> })}
                 <Show when=move || shared.loading.with(Option::is_some)><LoadingTiles shared=shared/></Show>
                 {move || (shared.loading.with(Option::is_none)).then(|| shared.model.get()).flatten().map(|model| view! {
-                    <ModelLine model=model times=shared.times changing=changing/>
+                    <ModelLine model=model way=shared.way changing=changing/>
                 })}
                 <Show when=choosing><Chooser shared=shared/></Show>
             </div>
@@ -336,7 +337,7 @@ fn tier_words(tier: &str) -> &'static str {
 }
 
 #[component]
-fn ModelLine(model: Model, times: RwSignal<Vec<(&'static str, String)>>, changing: RwSignal<bool>) -> impl IntoView {
+fn ModelLine(model: Model, way: RwSignal<Option<Loading>>, changing: RwSignal<bool>) -> impl IntoView {
     let facts = format!(
         "{} · {} layers · {} file · {} on the GPU · {} tier",
         model.architecture,
@@ -345,20 +346,26 @@ fn ModelLine(model: Model, times: RwSignal<Vec<(&'static str, String)>>, changin
         format::bytes(model.gpu_bytes),
         model.precision
     );
-    let first = model.warm_up_seconds.map_or(String::new(), |seconds| format!(", first run {}", format::seconds(seconds)));
-    let took = format!("on the GPU in {}{first}", format::seconds(model.upload_seconds));
+    // The same clock as in the details: what a person waited.
+    let took = move || {
+        way.get().map(|way| {
+            view! {
+                <p class="soft">{way.summary()}</p>
+                <details class="soft definitions" id="load-times">
+                    <summary>"How long each step took"</summary>
+                    <dl class="facts">
+                        {way.times().into_iter().map(|(title, words)| view! { <div><dt>{title}</dt><dd>{words}</dd></div> }).collect_view()}
+                    </dl>
+                </details>
+            }
+        })
+    };
     view! {
         <div class="loaded" id="loaded">
             <div>
                 <p class="loaded-name">{model.name}</p>
                 <p class="soft">{facts}</p>
-                <p class="soft">{took}</p>
-                <details class="soft definitions" id="load-times">
-                    <summary>"How long each step took"</summary>
-                    <dl class="facts">
-                        {move || times.get().into_iter().map(|(title, words)| view! { <div><dt>{title}</dt><dd>{words}</dd></div> }).collect_view()}
-                    </dl>
-                </details>
+                {took}
             </div>
             <button type="button" class="button quiet" aria-expanded=move || changing.get().to_string() on:click=move |_| changing.update(|open| *open = !*open)>
                 {move || if changing.get() { "Keep this model" } else { "Change model" }}

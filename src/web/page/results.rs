@@ -80,8 +80,9 @@ fn DirectLane(shared: Shared, outcome: Signal<Option<Outcome>>, names: Signal<Ve
                 <p class="soft">"One forward pass, then the logits of the answer letters"</p>
             </header>
             <Bars names=names shares=shares/>
-            <p class="verdict-line read-line" class:soft=empty class:doubtful=move || doubted().is_some()>{validity}</p>
-            <LaneFault message=Signal::derive(move || failure(&lane.get()))/>
+            <LaneLine failure=Signal::derive(move || failure(&lane.get()))>
+                <p class="verdict-line read-line" class:soft=empty class:doubtful=move || doubted().is_some()>{validity}</p>
+            </LaneLine>
             <pre class="json stream" tabindex="0" aria-label="Result row as JSON">
                 {row}
                 <Show when=empty><span class="soft">"The result row for programs appears here: probabilities, logits, token ids, the prompt's hash, the model and how it ran."</span></Show>
@@ -131,8 +132,9 @@ fn WrittenLane(names: Signal<Vec<String>>, lane: Signal<Lane<Generation>>, strea
                 <p class="soft">"The same distribution as JSON, token by token"</p>
             </header>
             <Bars names=names shares=shares/>
-            <p class=move || validity().0>{move || validity().1}</p>
-            <LaneFault message=Signal::derive(move || failure(&lane.get()))/>
+            <LaneLine failure=Signal::derive(move || failure(&lane.get()))>
+                <p class=move || validity().0>{move || validity().1}</p>
+            </LaneLine>
             <pre class="json stream" tabindex="0" aria-label="Text that the model writes">
                 {text}
                 <Show when=empty><span class="soft">"What the model writes appears here as it writes it."</span></Show>
@@ -232,9 +234,14 @@ fn Clock(lane: Signal<ClockFace>) -> impl IntoView {
     view! { <p class="clock">{words}</p> }
 }
 
+/// Why there is no answer, or else the line about it.
 #[component]
-fn LaneFault(message: Signal<String>) -> impl IntoView {
-    view! { <Show when=move || message.with(|m| !m.is_empty())><p class="verdict-line bad" role="alert">{move || message.get()}</p></Show> }
+fn LaneLine(failure: Signal<String>, children: ChildrenFn) -> impl IntoView {
+    view! {
+        <Show when=move || failure.with(|f| !f.is_empty()) fallback=move || children()>
+            <p class="verdict-line bad" role="alert">{move || failure.get()}</p>
+        </Show>
+    }
 }
 
 #[component]

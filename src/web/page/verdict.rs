@@ -179,7 +179,7 @@ impl Totals {
         match (self.doubtful, self.questions) {
             (0, _) => String::new(),
             (_, 1) => format!(
-                "Take the answer with care: the letters hold only {} of the probability, the model would rather have said something else.",
+                "Take the answer with care: the letters hold {} of the probability, the model would rather have said something else.",
                 format::share(self.mass)
             ),
             (some, all) => format!("Take {some} of {all} answers with care: there the model would rather have said something else."),
