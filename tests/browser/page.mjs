@@ -87,7 +87,7 @@ export default function (world) {
       // Two letters of 512 tokens: hardly anything of the probability is theirs.
       check(/^With care: >?9/.test(await page.locator('.read-line').innerText()), 'the low mass in the lane');
       check(/^Take the answer with care/.test(await page.locator('#compared').innerText()), 'the low mass in the verdict');
-      check(/^0\.\d+ of 0\.693$/.test(await page.locator('.lane.read .facts dd').nth(4).innerText()), 'the entropy in the terminal\'s unit');
+      check(/^0\.\d+ of 1\.00 bits$/.test(await page.locator('.lane.read .facts dd').nth(4).innerText()), 'the entropy in the terminal\'s unit');
       if (process.env.SEMIF_SHOTS) await page.screenshot({ path: path.join(process.env.SEMIF_SHOTS, 'answer-1280.png'), fullPage: true });
       return verdict.toLowerCase();
     }, { query: '?test&limit=6', draft: SHORT }),

@@ -24,7 +24,7 @@ pub fn AnswerStep(shared: Shared) -> impl IntoView {
             }/>
             <details class="soft definitions">
                 <summary>"What the numbers are"</summary>
-                <p>"Margin: by how much the first option's probability is greater than the second's, from 0 to 1. Entropy: how undecided the model is, from 0 (one option has everything) to the figure behind it (all options are equal), in nats. Allowed mass: how much of the probability of everything that the model could have written next stands on the answer letters; where it is less than half, the model wanted to say something else, and the answer is marked. Forward pass: the GPU's part of the time. Prompt: tokens that the model read; tokens that were kept from an earlier run are not read again."</p>
+                <p>"Margin: by how much the first option's probability is greater than the second's. Entropy: how undecided the model is, from 0 (one option has everything) to the figure behind it (all options are equal). Allowed mass: how much of the probability of everything that the model could have written next stands on the answer letters; where it is less than half, the model wanted to say something else, and the answer is marked. Forward pass: the GPU's part of the time. Prompt: tokens that the model read; tokens that were kept from an earlier run are not read again."</p>
             </details>
             <p class="soft note">"The bars are a softmax over the answer letters' logits: how the model divides its vote among the options that you offered. They are not calibrated probabilities of being right."</p>
         </section>
@@ -92,8 +92,8 @@ fn DirectLane(shared: Shared, outcome: Signal<Option<Outcome>>, names: Signal<Ve
                 <div><dt>"Prompt"</dt><dd>{fact(prompt_words)}</dd></div>
                 <div><dt>"Written"</dt><dd>{fact(|_| "0 tokens".into())}</dd></div>
                 <div><dt>"Forward pass"</dt><dd>{fact(|d| format::seconds(d.forward_seconds))}</dd></div>
-                <div><dt>"Margin"</dt><dd>{fact(|d| format!("{:.3}", d.margin))}</dd></div>
-                <div><dt>"Entropy, nats"</dt><dd>{fact(entropy)}</dd></div>
+                <div><dt>"Margin"</dt><dd>{fact(|d| format::share(d.margin))}</dd></div>
+                <div><dt>"Entropy"</dt><dd>{fact(entropy)}</dd></div>
                 <div class:doubtful=move || doubted().is_some()><dt>"Allowed mass"</dt><dd>{fact(mass)}</dd></div>
             </dl>
         </article>
@@ -182,9 +182,9 @@ fn mass(decision: &Decision) -> String {
     decision.mass.map_or("–".into(), |mass| format!("{}{low}", format::share(mass)))
 }
 
-/// `0.940 of 1.386`, in the terminal's unit.
+/// `1.36 of 2.00 bits`, as the terminal says it.
 fn entropy(decision: &Decision) -> String {
-    format!("{:.3} of {:.3}", decision.entropy, (decision.probabilities.len() as f64).ln())
+    format!("{:.2} of {:.2} bits", decision.entropy / std::f64::consts::LN_2, (decision.probabilities.len() as f64).log2())
 }
 
 fn pace(generation: &Generation) -> String {

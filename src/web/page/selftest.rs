@@ -45,7 +45,7 @@ fn verdict(checks: &[KernelCheck]) -> String {
     let advice = "Do not trust its answers; another browser or driver may help.";
     match (wrong(&kernels), wrong(&models)) {
         (0, 0) => format!(
-            "All {} kernels compute what they should, and so do {} whole models; the largest error is {worst:.2} of what rounding allows.",
+            "All {} kernels compute what they should, and so do {} whole models. The errors are at most {worst:.2}, where more than 1 would be wrong.",
             kernels.len(),
             models.len()
         ),
