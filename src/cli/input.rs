@@ -120,7 +120,9 @@ pub fn sequences(tokens: &[u32], file: Option<&Path>) -> Result<Vec<Vec<u32>>, F
     let wrong = |why: String| {
         Failure::input(format!("--tokens-file {}: expected a JSON list of lists of token ids like [[1, 2], [3]]; {why}", path.display()))
     };
-    let sequences: Vec<Vec<u32>> = serde_json::from_slice(&bytes).map_err(|e| wrong(e.to_string()))?;
+    // Some editors put a byte order mark first.
+    let text = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
+    let sequences: Vec<Vec<u32>> = serde_json::from_slice(text).map_err(|e| wrong(e.to_string()))?;
     if sequences.is_empty() {
         return Err(wrong("the list is empty".to_owned()));
     }
@@ -140,6 +142,16 @@ mod tests {
             question: "q".to_owned(),
             options: options.iter().map(|o| (*o).to_owned()).collect(),
         }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens.json");
+        std::fs::write(&path, "\u{feff}[[1, 2], [3]]\n").unwrap();
+        assert_eq!(sequences(&[], Some(&path)).unwrap(), [vec![1, 2], vec![3]]);
+        std::fs::write(&path, "\u{feff}").unwrap();
+        assert!(sequences(&[], Some(&path)).unwrap_err().message.contains("expected a JSON list"));
     }
 
     #[test]

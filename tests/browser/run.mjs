@@ -32,7 +32,7 @@ const tests = Object.assign({}, ...[page, storage, extras, evaluate, logits, bit
 if (!only && process.env.SEMIF_BITS !== 'full') {
   const dear = [
     'evaluate two models, stop, and go on', 'a tab that is hidden during a run', 'logits of real prompts of Qwen2.5-Coder, here and natively',
-    'bits of questions, orders and open states, qwen35-tiny-real', 'clicks are answered while a batch runs, qwen3-tiny-Q8_0', 'clicks are answered while a batch runs, qwen35-tiny-real',
+    'bits of questions, orders and open states, qwen35-tiny-real', 'clicks are answered while a batch runs, qwen35-tiny-real',
   ];
   for (const name of dear) delete tests[name];
 }
