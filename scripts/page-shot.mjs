@@ -3,7 +3,7 @@
 //   NODE_PATH=... node scripts/page-shot.mjs DIST MODEL.gguf FOLDER [preset] [states]
 //
 // States: answer (page.png at 1280 px and answer-WIDTH-THEME.png), start, loading, five (questions), evaluation, selftest, bench; several with commas,
-// `answer` alone by default. Environment as for tests/browser/run.mjs.
+// `answer` alone by default. Environment as for tests/browser/run.mjs; SEMIF_LIMIT=48 cuts the written answer, which takes long on a software adapter.
 import fs from 'node:fs';
 import path from 'node:path';
 import { openBrowser, openPage } from '../tests/browser/harness.mjs';
@@ -60,7 +60,7 @@ const make = {
     await page.click('#cancel-load', { timeout: 2000 }).catch(() => {});
   },
   async answer() {
-    const page = await open();
+    const page = await open(process.env.SEMIF_LIMIT ? `?test&limit=${process.env.SEMIF_LIMIT}` : '');
     await page.click(`.chip >> text=${preset}`);
     await load(page);
     console.log((await page.locator('#loaded').innerText()).replace(/\n/g, ' | '));
