@@ -164,6 +164,13 @@ impl Config {
             return Err(ModelError::Unsupported(format!("{blocks} blocks, {skipped_layers} of them for multi-token prediction")));
         }
         let layers = blocks - skipped_layers;
+        // A count that is too high would leave an ordinary layer out without a word.
+        let has = |start: String| gguf.tensors.iter().any(|tensor| tensor.name.starts_with(&start));
+        if let Some(i) = (layers..blocks).find(|i| has(format!("blk.{i}.")) && !has(format!("blk.{i}.nextn."))) {
+            return Err(ModelError::Unsupported(format!(
+                "{skipped_layers} trailing blocks for multi-token prediction are declared ({arch}.nextn_predict_layers), but block {i} is an ordinary layer"
+            )));
+        }
         let is_delta: Vec<bool> = (0..layers).map(|i| gguf.tensor(&format!("blk.{i}.ssm_a")).is_some()).collect();
         if architecture != Architecture::Qwen35 && is_delta.contains(&true) {
             return Err(ModelError::Unsupported(format!("state-space tensors in a {arch} file")));

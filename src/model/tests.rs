@@ -288,6 +288,10 @@ fn prediction_blocks_are_left_out_however_they_are_declared() {
     let stripped = qwen35(&QWEN35_4B, declared).without(|name| name.starts_with("blk.32."));
     let config = Config::read(&stripped.gguf()).unwrap();
     assert_eq!((config.layers, config.skipped_layers), (32, 1));
+    // More than there are: a layer would be missing.
+    let many = qwen35(&QWEN35_4B, |w| w.entry("qwen35.nextn_predict_layers", Value::U32(2)));
+    let error = Config::read(&many.gguf()).unwrap_err().to_string();
+    assert!(error.contains("block 31 is an ordinary layer"), "{error}");
 }
 
 #[test]
