@@ -6,7 +6,7 @@
 // runs twice, with Chrome as it is and with them forced on. Prints one JSON object a model, program and browser.
 import path from 'node:path';
 import { serve } from '../../tests/browser/server.mjs';
-import { openBrowser, openPage } from '../../tests/browser/harness.mjs';
+import { WEBGPU, openBrowser, openPage } from '../../tests/browser/harness.mjs';
 
 const [dist, wllama, ...models] = process.argv.slice(2);
 const LENGTHS = [60, 150, 512, 1500];
@@ -61,8 +61,7 @@ async function ours({ url, lengths }) {
 }
 
 for (const [words, flags] of [['as it is', []], ['16-bit floats forced on', [FORCED]]]) {
-  const base = (process.env.SEMIF_CHROMIUM_FLAGS ?? '--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader').split(' ').filter(Boolean);
-  const browser = await openBrowser({ flags: [...base, ...flags] });
+  const browser = await openBrowser({ flags: [...WEBGPU, ...flags] });
   for (const model of models) {
     const url = `${server.url}/models/${path.basename(model)}`;
     for (const [who, run] of [['wllama', theirs], ['semif', ours]]) {

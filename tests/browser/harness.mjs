@@ -9,7 +9,7 @@ const { chromium } = createRequire(import.meta.url)('playwright-core');
 
 const QUIET = ['--no-sandbox', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--no-proxy-server'];
 /** Chromium's own software adapter, so that no GPU is needed. SEMIF_CHROMIUM_FLAGS replaces it, for example on a machine with one. */
-const WEBGPU = (process.env.SEMIF_CHROMIUM_FLAGS ?? '--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader').split(' ').filter(Boolean);
+export const WEBGPU = (process.env.SEMIF_CHROMIUM_FLAGS ?? '--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader').split(' ').filter(Boolean);
 
 /** A browser with a profile of its own, so that its storage survives a reload. `flags` replaces the WebGPU flags. */
 export async function openBrowser({ flags = WEBGPU, ...options } = {}) {
