@@ -43,37 +43,6 @@ var<workgroup> part: array<f32, 128>;
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
   let at = group.x * p.ldx;
   var c = 0.0;
-//#if HELD
-  // The row stays in registers: {{HELD}} vectors a thread at most, all under way at once.
-//#for i in 0..HELD
-  let i{{i}} = t + {{i*128}}u;
-  var v{{i}} = vec4<f32>(0.0);
-  if (i{{i}} < p.n) {
-    v{{i}} = x[at + i{{i}}];
-  }
-//#end
-//#if LEFT
-  for (var s = 0u; s < p.count; s++) {
-    let piece = s * p.stride + group.x * p.ldp;
-//#for i in 0..HELD
-    if (i{{i}} < p.n) {
-      v{{i}} += pieces[piece + i{{i}}];
-    }
-//#end
-  }
-//#end
-//#for i in 0..HELD
-  if (i{{i}} < p.n) {
-//#if LEFT
-    x[at + i{{i}}] = v{{i}};
-//#end
-    c = fma(v{{i}}.x, v{{i}}.x, c);
-    c = fma(v{{i}}.y, v{{i}}.y, c);
-    c = fma(v{{i}}.z, v{{i}}.z, c);
-    c = fma(v{{i}}.w, v{{i}}.w, c);
-  }
-//#end
-//#else
   for (var i = t; i < p.n; i += 128u) {
 //#if LEFT
     var v = x[at + i];
@@ -89,7 +58,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     c = fma(v.z, v.z, c);
     c = fma(v.w, v.w, c);
   }
-//#end
   part[t] = c;
   workgroupBarrier();
 //#for s in 0..7
@@ -99,32 +67,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   workgroupBarrier();
 //#end
   let scale = 1.0 / sqrt(part[0] / f32(p.n * 4u) + p.eps);
-//#if HELD
-//#for i in 0..HELD
-//#if Q8
-  if ({{i*128}}u < p.n) {
-    let inside = i{{i}} < p.n;
-    var y{{i}} = vec4<f32>(0.0);
-    if (inside) {
-      y{{i}} = v{{i}} * scale * w[i{{i}}];
-//#if FLOATS
-      y[group.x * p.ldy + i{{i}}] = y{{i}};
-//#end
-    }
-    store_q8(t, group.x, i{{i}}, y{{i}}, inside);
-  }
-//#else
-  if (i{{i}} < p.n) {
-    let y{{i}} = v{{i}} * scale * w[i{{i}}];
-//#if HALF
-    y[group.x * p.ldy + i{{i}}] = half_values(y{{i}});
-//#else
-    y[group.x * p.ldy + i{{i}}] = y{{i}};
-//#end
-  }
-//#end
-//#end
-//#else
 //#if Q8
   for (var first = 0u; first < p.n; first += 128u) {
     let i = first + t;
@@ -147,6 +89,5 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     y[group.x * p.ldy + i] = v;
 //#end
   }
-//#end
 //#end
 }

@@ -2,7 +2,7 @@
 
 use console::{Style, measure_text_width, truncate_str};
 
-use crate::decision::ResultRow;
+use crate::decision::{ResultRow, entropy_in_bits};
 
 use super::fail::safe;
 
@@ -141,12 +141,7 @@ pub fn footer(result: &ResultRow, canvas: Canvas) -> String {
     let read = crate::decision::readout(&result.option_logits);
     let mut out = String::new();
     if let Ok(read) = read {
-        out.push_str(&format!(
-            "  margin {}, entropy {:.2} of {:.2} bits",
-            percent(read.margin),
-            read.entropy / std::f64::consts::LN_2,
-            (result.probabilities.len() as f64).log2()
-        ));
+        out.push_str(&format!("  margin {}, entropy {}", percent(read.margin), entropy_in_bits(read.entropy, result.probabilities.len())));
         if let Some(mass) = result.allowed_token_mass {
             out.push_str(&format!(", {} of all next-token probability on these letters", percent(mass)));
         }

@@ -13,7 +13,7 @@ pub mod wording;
 
 pub use json::{Json, JsonError};
 pub use orderings::{Combined, OrderReading, Orderings};
-pub use readout::{Readout, ReadoutError, allowed_token_mass, readout};
+pub use readout::{Readout, ReadoutError, allowed_token_mass, entropy_in_bits, readout};
 pub use result::{ModelRef, PROBABILITY_STATUS, ResultRow, ServingConfig, SharedTiming};
 pub use rows::{BadRow, Choice, Entry, MAX_OPTIONS, MIN_OPTIONS, Row, RowFile, read_rows};
 pub use wording::{Keys, Wording, WordingError};

@@ -65,6 +65,11 @@ pub fn allowed_token_mass(slots_lse: f64, vocabulary_lse: f64) -> f64 {
     (slots_lse - vocabulary_lse).exp().min(1.0)
 }
 
+/// An entropy in nats for people: in bits, beside the most that so many options can have.
+pub fn entropy_in_bits(nats: f64, options: usize) -> String {
+    format!("{:.2} of {:.2} bits", nats / std::f64::consts::LN_2, (options as f64).log2())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +103,13 @@ mod tests {
         assert_eq!(readout(&[]), Err(ReadoutError::Empty));
         assert_eq!(readout(&[0.0, f32::NAN]), Err(ReadoutError::NotFinite('B')));
         assert_eq!(readout(&[f32::INFINITY, 0.0]), Err(ReadoutError::NotFinite('A')));
+    }
+
+    #[test]
+    fn bits() {
+        let undecided = readout(&[2.0; 4]).unwrap();
+        assert_eq!(entropy_in_bits(undecided.entropy, 4), "2.00 of 2.00 bits");
+        assert_eq!(entropy_in_bits(0.0, 3), "0.00 of 1.58 bits");
     }
 
     #[test]

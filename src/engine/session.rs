@@ -183,6 +183,13 @@ pub struct RunGroup {
     pub prefix: usize,
 }
 
+impl RunGroup {
+    /// Rows that a prompt takes to read; the first one takes the prefix's too.
+    fn rows(&self, i: usize) -> usize {
+        self.prompts[i].len() - if i == 0 { 0 } else { self.prefix }
+    }
+}
+
 impl SharedRun {
     /// A batch of prompts on one prefix; nothing is computed yet.
     pub fn new(prompts: Vec<Vec<u32>>, ask: SharedAsk) -> Self {
@@ -218,21 +225,34 @@ impl SharedRun {
         &self.done
     }
 
+    /// Rows of the next step, where `rows` take as long as a step should. A quarter more is allowed so that no few are left over for a step of
+    /// their own, and beside a prompt that is longer than that with its prefix: few rows take a GPU nearly as long as many.
+    fn limit(&self, rows: usize) -> usize {
+        let left = || self.groups.iter().zip(&self.done.readings).flat_map(|(g, read)| (read.len()..g.prompts.len()).map(|i| g.rows(i)));
+        let (first, all): (usize, usize) = (left().next().unwrap_or(0), left().sum());
+        if all <= rows.saturating_add(rows / 4) {
+            all
+        } else if first > rows {
+            first.saturating_add(rows / 4)
+        } else {
+            rows
+        }
+    }
+
     /// Runs the next few prompts; true when all are read. After an error the step can be tried again: finished prompts stay, and so does
     /// what a cancelled step computed of a prefix.
     ///
     /// # Errors
     /// As [`Engine::read_shared`].
     pub async fn step(&mut self, engine: &mut Engine, progress: &mut dyn FnMut() -> ControlFlow<()>) -> Result<bool, EngineError> {
-        let rows = engine.rows_in(STEP_SECONDS);
+        let limit = self.limit(engine.rows_in(STEP_SECONDS));
         let (mut portion, mut places, mut sum) = (Vec::new(), Vec::new(), 0);
         for (g, group) in self.groups.iter().enumerate() {
             let start = self.done.readings[g].len();
             let mut count = 0;
-            for prompt in &group.prompts[start..] {
-                // A group's prefix is read with its first prompt.
-                sum += prompt.len() - if start + count == 0 { 0 } else { group.prefix };
-                if sum > rows && !(count == 0 && places.is_empty()) {
+            for i in start..group.prompts.len() {
+                sum += group.rows(i);
+                if sum > limit && !(count == 0 && places.is_empty()) {
                     break;
                 }
                 count += 1;
@@ -265,5 +285,30 @@ impl SharedRun {
     /// What was read, group by group.
     pub fn finish(self) -> GroupsReading {
         self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_leave_no_few_rows_over() {
+        // 21 questions of 78 tokens on 1812.
+        let prompts = |n: u32| (0..n).map(|i| (0..1812).chain([2000 + i]).chain(0..77).collect()).collect();
+        let run = |n| SharedRun::new(prompts(n), SharedAsk { prefix: 1812, ..SharedAsk::default() });
+        // Little fits beside the state, which is longer than a step.
+        assert_eq!(run(21).limit(1380), 1812 + 78 + 345);
+        // All of it is at most a quarter more than a step.
+        assert_eq!(run(21).limit(2760), 3450);
+        assert_eq!(run(21).limit(2759), 2759);
+        assert_eq!(run(21).limit(usize::MAX), 3450);
+        // The state is read: 16 questions are 1248 rows.
+        let mut later = run(21);
+        later.done.readings[0] = vec![super::super::Reading::default(); 5];
+        assert_eq!(later.limit(1380), 1248);
+        assert_eq!(later.limit(900), 900);
+        later.done.readings[0] = vec![super::super::Reading::default(); 21];
+        assert_eq!(later.limit(1380), 0);
     }
 }

@@ -37,6 +37,8 @@ struct State {
     allowed: u64,
     /// Seconds of the longest submit so far.
     longest: f64,
+    /// Submits that nobody has reported done.
+    under_way: usize,
 }
 
 impl Pace {
@@ -61,10 +63,20 @@ impl Pace {
         (state.longest, state.work) = (0.0, 0);
     }
 
+    /// Is everything done that was watched?
+    pub fn idle(&self) -> bool {
+        self.state().under_way == 0
+    }
+
     /// Watches the submit that was just sent.
     pub fn watch(&self, gpu: &Gpu, work: u64) {
+        self.state().under_way += 1;
         let (pace, began) = (self.clone(), now_seconds());
-        gpu.queue().on_submitted_work_done(move || pace.state().note(work, began, now_seconds()));
+        gpu.queue().on_submitted_work_done(move || {
+            let mut state = pace.state();
+            state.under_way -= 1;
+            state.note(work, began, now_seconds());
+        });
     }
 }
 

@@ -12,6 +12,9 @@ use std::sync::Arc;
 const SLOT: u64 = 256;
 /// Parameter blocks in the arena; a submit happens at the latest when they are used up.
 const SLOTS: u64 = 1024;
+/// Dispatches of the first submit while the GPU has nothing to do; each further one holds twice as many. So the GPU computes while the rest
+/// is recorded.
+const FIRST: usize = 32;
 
 /// Seconds since some fixed moment; the only clock the engine uses, natively and in workers.
 pub fn now_seconds() -> f64 {
@@ -46,7 +49,8 @@ struct Dispatch {
 /// Collects dispatches and sends them in passes. Kept for the life of a model, so that bind groups are made once.
 ///
 /// A long recording is cut into several submits, so that none blocks the GPU for long (a browser's watchdog resets it otherwise): 40 ms
-/// in a browser by the speed that was measured of late, see `pace.rs`. Cutting changes no result.
+/// in a browser by the speed that was measured of late, see `pace.rs`. The first ones for an idle GPU are short, so that it does not wait for
+/// the recording. Cutting changes no result.
 pub struct Recorder {
     gpu: Gpu,
     params: Buffer,
@@ -55,6 +59,8 @@ pub struct Recorder {
     binds: HashMap<BindKey, wgpu::BindGroup>,
     cost: u64,
     budget: u64,
+    /// Dispatches that the next submit may hold.
+    ahead: usize,
     pace: Pace,
     dispatches: u64,
     profile: Option<Profile>,
@@ -77,6 +83,7 @@ impl Recorder {
             binds: HashMap::new(),
             cost: 0,
             budget: 0,
+            ahead: FIRST,
             pace: Pace::default(),
             dispatches: 0,
             profile: None,
@@ -167,12 +174,15 @@ impl Recorder {
             return;
         }
         let slot = self.bytes.len() as u64;
-        if slot >= SLOT * SLOTS || (self.cost > 0 && self.cost.saturating_add(work.cost()) > self.budget) {
+        if slot >= SLOT * self.ahead as u64 || (self.cost > 0 && self.cost.saturating_add(work.cost()) > self.budget) {
             self.submit();
             return self.dispatch(kernel, views, params, groups, work);
         }
         if self.cost == 0 {
             self.budget = self.pace.budget();
+            if self.pace.idle() {
+                self.ahead = FIRST;
+            }
         }
         self.cost += work.cost();
         self.dispatches += 1;
@@ -281,6 +291,7 @@ impl Recorder {
         }
         self.bytes.clear();
         self.cost = 0;
+        self.ahead = (2 * self.ahead).min(SLOTS as usize);
     }
 
     /// Submits and reads back a range.

@@ -141,7 +141,7 @@ pub fn all_variants() -> Vec<Variant> {
     all.extend(quantise::FORMS.map(delta::finish_variant));
     all.extend(head::stats_variants());
     for form in quantise::FORMS {
-        all.extend(rms_norm::HELD.into_iter().flat_map(|held| [false, true].map(|left| rms_norm::variant(form, left, held))));
+        all.extend([false, true].map(|left| rms_norm::variant(form, left)));
         all.push(swiglu::variant(form));
     }
     all.extend([(false, false), (true, false), (false, true), (true, true)].map(|(bias, add)| split::variant(bias, add)));

@@ -215,6 +215,8 @@ async function stepsAgainstPrefill({ url }) {
   const { semif } = window;
   await semif.load(url, { precision: 'exact', maxTokens: 512 });
   const prompt = Array.from({ length: 13 }, (_, i) => 3 + ((i * 7919) % 480));
+  const none = await semif.complete(prompt, { limit: 0 }).then(() => 'an answer', (error) => String(error));
+  if (!none.includes('ask for 1 at least')) throw new Error(`a limit of 0: ${none}`);
   const { tokens, logits } = await semif.complete(prompt, { limit: 300 });
   if (tokens.length !== 300) throw new Error(`${tokens.length} tokens`);
   const labels = Array.from({ length: Math.min(logits.length, 500) }, (_, i) => i);

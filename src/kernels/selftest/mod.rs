@@ -35,7 +35,7 @@ pub struct Check {
 }
 
 /// How many checks there are without the tensor tier's, for progress bars.
-pub const COUNT: usize = 267;
+pub const COUNT: usize = 251;
 
 /// Runs all checks; `seen` hears of each as it is done. A break ends it early, with the checks until then.
 ///

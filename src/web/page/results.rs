@@ -6,7 +6,7 @@ use super::draft::{QuestionDraft, ROW_ID};
 use super::run::{Lane, Outcome, now, top};
 use super::verdict::{Verdict, doubt, ticks};
 use super::{Shared, format};
-use crate::decision::letter;
+use crate::decision::{entropy_in_bits, letter};
 use crate::web::protocol::{Decision, FaultKind, Generation};
 
 #[component]
@@ -184,7 +184,7 @@ fn mass(decision: &Decision) -> String {
 
 /// `1.36 of 2.00 bits`, as the terminal says it.
 fn entropy(decision: &Decision) -> String {
-    format!("{:.2} of {:.2} bits", decision.entropy / std::f64::consts::LN_2, (decision.probabilities.len() as f64).log2())
+    entropy_in_bits(decision.entropy, decision.probabilities.len())
 }
 
 fn pace(generation: &Generation) -> String {

@@ -148,6 +148,10 @@ fn lines(result: &ResultRow) -> serde_json::Result<String> {
 
 /// Greedy decoding behind a token list; it ends at the limit alone.
 pub async fn complete(loaded: &mut Loaded, tokens: &[u32], limit: usize, job: &Job) -> Result<Completion, Fault> {
+    // The logits are those of the last token.
+    if limit == 0 {
+        return Err(input("the limit is 0 tokens, and the logits are those of the last one: ask for 1 at least"));
+    }
     let engine = &mut loaded.engine;
     let generation =
         engine.generate_with(tokens, limit, &[], &mut || job.flow(), &mut |_| job.flow()).await.map_err(|error| fault(&error))?;
