@@ -69,6 +69,12 @@ has_wasm_target() {
 # library from its sources. There is no .cargo/config.toml on purpose: it would change everybody's builds.
 need_wasm_rust() {
   need_rust
+  # Leptos then makes fewer types: a fifth off the page's WASM.
+  case ${CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS:=} in
+    *erase_components*) ;;
+    *) CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS+="${CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS:+ }--cfg erase_components" ;;
+  esac
+  export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS
   has_wasm_target && return
   if ! [ -x /usr/bin/rustc ] || ! [ -x /usr/bin/cargo ] || ! have wasm-ld \
     || ! [ -e "$(/usr/bin/rustc --print sysroot)/lib/rustlib/src/rust/library/Cargo.lock" ]; then

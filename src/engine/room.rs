@@ -93,7 +93,7 @@ impl Engine {
         let start = common.map_or(0, <[u32]>::len);
         spans.extend(self.missing(prefixes).into_iter().map(|tokens| Span { done: covered(tokens).max(start), all: tokens.len() }));
         let lens: Vec<Span> = groups.iter().flat_map(|g| g.prompts.iter().map(|p| Span { done: g.prefix, all: p.len() })).collect();
-        let (room, most_pages) = (self.forward.max_rows() as usize, self.forward.max_pages());
+        let (room, most_pages) = (self.chunk_rows(), self.forward.max_pages());
         let portions = lens.chunks(portion_size(labels)).map(|portion| of_portion(portion, room, most_pages));
         let most = portions.fold(Need::default(), |a, b| Need { pages: a.pages.max(b.pages), states: a.states.max(b.states) });
         let need = Need { pages: most.pages + spans.iter().map(|s| s.pages()).sum::<usize>(), states: most.states + spans.len() };

@@ -59,6 +59,10 @@ pub(super) const USUAL: [usize; 6] = [2, 24, 64, 150, 264, 400];
 pub(super) const SUBMIT_SECONDS: f64 = 0.04;
 /// Generation steps in flight are chosen so that a readback comes about this often.
 const READBACK_SECONDS: f64 = 0.03;
+/// A chunk should not take longer than this: cancels and clicks are heard between chunks.
+const CHUNK_SECONDS: f64 = 0.3;
+/// Rows of a chunk on the slowest adapter, where the scratch has room for them.
+const FEWEST_ROWS: usize = 256;
 /// Measurements of speed that count.
 const LATE: usize = 8;
 
@@ -119,7 +123,7 @@ impl Engine {
             }
             other => other?,
         }
-        let step = self.forward.max_rows() as usize;
+        let step = self.chunk_rows();
         let count = tokens.len().div_ceil(step);
         for (i, chunk) in tokens.chunks(step).enumerate() {
             let mut batch = Batch::default();
@@ -171,6 +175,12 @@ impl Engine {
     pub(super) fn rows_in(&self, seconds: f64) -> usize {
         let all = self.forward.max_rows() as usize;
         if self.rate() > 0.0 { ((self.rate() * seconds / self.operations(1)) as usize).max(1) } else { all }
+    }
+
+    /// Rows of the next chunks: what the scratch holds or, on an adapter that is too slow for that, what it reads in a moment.
+    pub(super) fn chunk_rows(&self) -> usize {
+        let all = self.forward.max_rows() as usize;
+        if self.fixed_chunk { all } else { rows_of_chunk(self.rows_in(CHUNK_SECONDS), all) }
     }
 
     /// Logits at the last position of `tokens`.
@@ -368,6 +378,11 @@ impl Engine {
     }
 }
 
+/// As many rows as take a moment, whole tiles, within what is sensible.
+fn rows_of_chunk(moment: usize, all: usize) -> usize {
+    (moment / 128 * 128).max(FEWEST_ROWS).min(all)
+}
+
 /// The `count` largest, largest first, lower id first where equal.
 fn top(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
@@ -386,7 +401,14 @@ fn top(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::top;
+    use super::{rows_of_chunk, top};
+
+    #[test]
+    fn a_slow_adapter_has_shorter_chunks() {
+        let rows = |moment| rows_of_chunk(moment, 2048);
+        assert_eq!([rows(0), rows(255), rows(700), rows(2047), rows(2048), rows(usize::MAX)], [256, 256, 640, 1920, 2048, 2048]);
+        assert_eq!([rows_of_chunk(0, 128), rows_of_chunk(4000, 500)], [128, 500]);
+    }
 
     #[test]
     fn top_is_ordered_and_stable() {

@@ -310,7 +310,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let spans: Vec<Span> = branches.iter().map(|b| Span { done: b.done, all: b.tokens.len() }).collect();
         let (mut batch, mut finished) = (Batch::default(), Vec::new());
-        for piece in pieces(&spans, self.forward.max_rows() as usize, self.forward.max_pages()) {
+        for piece in pieces(&spans, self.chunk_rows(), self.forward.max_pages()) {
             if piece.fresh {
                 self.run_batch(&mut batch, &mut finished, ask, progress).await?;
             }

@@ -152,11 +152,11 @@ pub struct Forward {
     pub(super) x: Buffer,
     x_out: Buffer,
     pub(super) normed: Buffer,
-    pub(super) projected: Buffer,
-    pub(super) convolved: Buffer,
+    /// What a layer's input is projected to: queries, keys and values, or the joined inputs of a DeltaNet layer; later gate and up.
+    pub(super) wide: Buffer,
+    /// What a DeltaNet layer has convolved; later the feed-forward's hidden rows.
+    pub(super) inner: Buffer,
     pub(super) mixed: Buffer,
-    pub(super) gate_up: Buffer,
-    pub(super) hidden: Buffer,
     /// Normed final rows `[outputs, dim]`.
     pub(super) last: Buffer,
     /// Full-vocabulary logits of one row.
@@ -199,7 +199,16 @@ pub(super) fn shape(config: &Config) -> Shape {
     Shape { key_heads, value_heads, eps: config.eps }
 }
 
+fn inner_columns(config: &Config) -> u32 {
+    config.ffn.max(config.delta.map_or(0, |d| d.channels()))
+}
+
 impl Forward {
+    /// Columns of the widest scratch buffer.
+    pub fn widest(config: &Config, tier: Tier) -> u32 {
+        joined_columns(config).max(row_stride(tier, 2 * config.ffn))
+    }
+
     /// GPU bytes of everything beside weights and cache: activations of `max_rows` rows, inputs, the RoPE table for `max_tokens` positions,
     /// logits and their readback.
     pub fn bytes(config: &Config, tier: Tier, max_rows: u32, max_tokens: u32) -> u64 {
@@ -208,9 +217,7 @@ impl Forward {
         let positions = max_tokens.max(512).checked_next_power_of_two().unwrap_or(1 << 31);
         let table = u64::from(positions) * u64::from(config.attention.heads.rotated / 2) * 8;
         let pieces = attention_step::scratch_bytes(&config.attention.heads, positions);
-        let channels = config.delta.map_or(0, |d| d.channels());
-        let row =
-            3 * config.dim + joined_columns(config) + channels + mixed_columns(config) + config.ffn + row_stride(tier, 2 * config.ffn);
+        let row = 3 * config.dim + Self::widest(config, tier) + inner_columns(config) + mixed_columns(config);
         let rows = u64::from(padded_rows(tier, max_rows)) * (u64::from(row) + u64::from(config.dim)) * 4;
         // What grows with the positions stands beside the old one of half its size.
         let linear = Linear::bytes(tier, sizes(config, tier, max_rows));
@@ -239,11 +246,9 @@ impl Forward {
             x: matrix("residual", config.dim).await?,
             x_out: matrix("residual of the last rows", config.dim).await?,
             normed: matrix("normed", config.dim).await?,
-            projected: matrix("projected", joined_columns(config)).await?,
-            convolved: matrix("convolved", config.delta.map_or(32, |d| d.channels())).await?,
+            wide: matrix("projected, gate and up", Self::widest(config, tier)).await?,
+            inner: matrix("convolved, feed-forward", inner_columns(config)).await?,
             mixed: matrix("mixed", mixed_columns(config)).await?,
-            gate_up: matrix("gate and up", row_stride(tier, 2 * config.ffn)).await?,
-            hidden: matrix("feed-forward", config.ffn).await?,
             last: matrix("final rows", config.dim).await?,
             vocab: gpu.buffer("vocabulary logits", u64::from(config.vocab) * 4).await?,
             stats: gpu.buffer("vocabulary statistics", 256).await?,
@@ -344,7 +349,7 @@ impl Forward {
             if let Outputs::Packed(count) = packed {
                 (x, rows.count) = (x_out, count);
             }
-            let (gate_up, hidden) = (Mat::new(&self.gate_up, row_stride(self.tier(), 2 * config.ffn)), Mat::new(&self.hidden, config.ffn));
+            let (gate_up, hidden) = (Mat::new(&self.wide, row_stride(self.tier(), 2 * config.ffn)), Mat::new(&self.inner, config.ffn));
             let input = self.linear.norm(rec, x, left, layer.ffn_norm.view(), eps, normed, rows, &layer.gate_up);
             self.linear.product(rec, &layer.gate_up, input, gate_up, Epilogue::default());
             let input = self.linear.swiglu(rec, gate_up, hidden, rows, &layer.down);
@@ -374,8 +379,7 @@ impl Forward {
         match (&layer.mixer, cache.attention(i), cache.delta(i)) {
             (Mixer::Attention { qkv, bias, norms, out }, Some(kv), _) => {
                 let a = &config.attention;
-                let (projected, mixed) =
-                    (Mat::new(&self.projected, a.heads.columns()), Mat::new(&self.mixed, a.heads.heads * a.heads.head_dim));
+                let (projected, mixed) = (Mat::new(&self.wide, a.heads.columns()), Mat::new(&self.mixed, a.heads.heads * a.heads.head_dim));
                 let bias = bias.as_ref().map(|b| b.view());
                 self.linear.product(rec, qkv, input, projected, Epilogue { bias, ..Epilogue::default() });
                 let norms = norms.as_ref().map(|(q, k)| (q.view(), k.view()));
@@ -400,8 +404,8 @@ impl Forward {
             }
             (Mixer::Delta { input: matrix, conv, a, dt, norm, out }, _, Some(states)) => {
                 let shape = shape(config);
-                let projected = Mat::new(&self.projected, shape.columns());
-                let convolved = Mat::new(&self.convolved, shape.channels());
+                let projected = Mat::new(&self.wide, shape.columns());
+                let convolved = Mat::new(&self.inner, shape.channels());
                 let mixed = Mat::new(&self.mixed, shape.value_heads * 128);
                 self.linear.product(rec, matrix, input, projected, Epilogue::default());
                 let vectors = Vectors { conv: conv.view(), a: a.view(), dt: dt.view(), norm: norm.view() };

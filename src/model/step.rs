@@ -53,11 +53,11 @@ impl Forward {
         for (i, layer) in weights.layers.iter().enumerate() {
             self.step_mix(rec, config, layer, cache, i, at, position);
             let norm = layer.ffn_norm.view();
-            let hidden = Mat::new(&self.hidden, config.ffn);
+            let hidden = Mat::new(&self.inner, config.ffn);
             if takes_pairs(rec.gpu().info(), &layer.gate_up) {
                 gate_up(rec, &layer.gate_up, Place { x, row: 0, y: hidden.view, y_at: 0 }, (norm, eps));
             } else {
-                let both = Mat::new(&self.gate_up, 2 * config.ffn);
+                let both = Mat::new(&self.wide, 2 * config.ffn);
                 self.normed_product(rec, &layer.gate_up, norm, eps, None, both.view);
                 swiglu(rec, both, hidden, config.ffn, 1);
             }
@@ -87,7 +87,7 @@ impl Forward {
         match (&layer.mixer, cache.attention(i), cache.delta(i)) {
             (Mixer::Attention { qkv, bias, norms, out }, Some(kv), _) => {
                 let a = &config.attention;
-                let projected = Mat::new(&self.projected, a.heads.columns());
+                let projected = Mat::new(&self.wide, a.heads.columns());
                 let mixed = Mat::new(&self.mixed, a.heads.heads * a.heads.head_dim);
                 self.normed_product(rec, qkv, norm, config.eps, bias.as_ref().map(|b| b.view()), projected.view);
                 let norms = norms.as_ref().map(|(q, k)| (q.view(), k.view()));
@@ -99,8 +99,8 @@ impl Forward {
             }
             (Mixer::Delta { input, conv, a, dt, norm: head_norm, out }, _, Some(states)) => {
                 let shape = shape(config);
-                let projected = Mat::new(&self.projected, shape.columns());
-                let convolved = Mat::new(&self.convolved, shape.channels());
+                let projected = Mat::new(&self.wide, shape.columns());
+                let convolved = Mat::new(&self.inner, shape.channels());
                 let mixed = Mat::new(&self.mixed, shape.value_heads * 128);
                 self.normed_product(rec, input, norm, config.eps, None, projected.view);
                 let vectors = Vectors { conv: conv.view(), a: a.view(), dt: dt.view(), norm: head_norm.view() };
