@@ -164,15 +164,16 @@ fn a_run_goes_on_in_another_mode() {
     assert!(String::from_utf8_lossy(&other.stderr).contains("--orderings reverse"));
 }
 
-#[test]
-fn orderings_are_suffixes_on_the_state() {
-    let Some(model) = model("qwen3-tiny-Q8_0") else { return };
-    let folder = place(&scattered());
-    let folder = folder.path();
-    let plain = score(folder, &model, "--mode direct", "plain");
-    for (which, counts) in [("rotations", [2, 3, 4]), ("all", [2, 6, 24]), ("reverse", [2, 2, 2])] {
-        let direct = score(folder, &model, &format!("--orderings {which} --mode direct"), &format!("{which}-direct"));
-        let shared = score(folder, &model, &format!("--orderings {which}"), which);
+const ALL: (&str, [usize; 3]) = ("all", [2, 6, 24]);
+const REVERSE: (&str, [usize; 3]) = ("reverse", [2, 2, 2]);
+const ROTATIONS: (&str, [usize; 3]) = ("rotations", [2, 3, 4]);
+
+/// Each ordering by itself and on the state: the same bits, in every row.
+fn orderings(folder: &Path, model: &Path, which: &[(&str, [usize; 3])]) {
+    let plain = score(folder, model, "--mode direct", "plain");
+    for (which, counts) in which {
+        let direct = score(folder, model, &format!("--orderings {which} --mode direct"), &format!("{which}-direct"));
+        let shared = score(folder, model, &format!("--orderings {which}"), which);
         assert_eq!(all(&shared), all(&direct), "{which}");
         for (i, row) in shared.iter().enumerate() {
             let orders = row["orderings"].as_array().unwrap();
@@ -185,6 +186,23 @@ fn orderings_are_suffixes_on_the_state() {
             assert_eq!(row["serving_config"]["mode"], "shared", "also the row that is alone with its state");
         }
     }
+}
+
+#[test]
+fn orderings_of_other_architectures() {
+    for (name, which) in [("qwen35-tiny-real", ROTATIONS), ("minicpm5-tiny-real", REVERSE), ("qwen2-tiny-Q8_0", REVERSE)] {
+        let Some(model) = model(name) else { return };
+        let folder = place(&scattered());
+        orderings(folder.path(), &model, &[which]);
+    }
+}
+
+#[test]
+fn orderings_are_suffixes_on_the_state() {
+    let Some(model) = model("qwen3-tiny-Q8_0") else { return };
+    let folder = place(&scattered());
+    let folder = folder.path();
+    orderings(folder, &model, &[ROTATIONS, ALL, REVERSE]);
     let sure = score(folder, &model, "--orderings adaptive --confidence 1", "sure");
     for (a, b) in sure.iter().zip(read(folder, "rotations")) {
         assert_eq!((&a["orderings"], &a["combined"]), (&b["orderings"], &b["combined"]));

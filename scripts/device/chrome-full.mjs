@@ -16,10 +16,14 @@ const [dist, models, references] = process.argv.slice(2);
 const server = await serve({ '/page/': dist, '/models/': models });
 const browser = await openBrowser();
 
-/** MB of the whole card in use, as the driver tells it. */
+/** MiB of the whole card in use, as the driver tells it; null where it does not. */
 const used = async () => {
-  const { stdout } = await promisify(execFile)('nvidia-smi', ['--query-gpu=memory.used', '--format=csv,noheader,nounits']);
-  return Number(stdout.trim());
+  try {
+    const { stdout } = await promisify(execFile)('nvidia-smi', ['-i', '0', '--query-gpu=memory.used', '--format=csv,noheader,nounits']);
+    return Number(stdout.trim());
+  } catch {
+    return null;
+  }
 };
 
 /** Runs in the page: loads the model and compares it with the reference. */

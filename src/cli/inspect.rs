@@ -113,7 +113,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// Rows of scratch that the estimate counts with: a hardware adapter's.
+/// Rows of scratch that the estimate counts with: a GPU of 8 GB's. One of 16 GB takes twice as many, a smaller one half.
 const CHUNK: u32 = 1024;
 
 fn plan(gguf: &Gguf, max_tokens: u32) -> Result<ModelInfo, ModelError> {

@@ -4,10 +4,10 @@ use super::run::USUAL;
 use super::{Engine, EngineError, LoadOptions, ModelInfo};
 use crate::gguf::Gguf;
 use crate::gpu::{Gpu, Kernel};
-use crate::model::{Config, ModelPlan, Weights};
+use crate::model::{Config, Forward, ModelPlan, Weights};
 use std::sync::Arc;
 
-/// Rows of the longest of [`USUAL`]: chunks have as many at least.
+/// Rows of the longest of [`USUAL`], all that the rehearsal needs.
 const ROWS: u32 = USUAL[USUAL.len() - 1] as u32;
 
 impl Engine {
@@ -24,7 +24,8 @@ impl Engine {
         let weights = Weights::outline(gpu, &config, &plan).await?;
         let max_tokens = options.max_tokens.min(ROWS);
         let info = ModelInfo::new(gguf, &config, &plan, tier, max_tokens, ROWS);
-        let mut engine = Engine::assemble(gpu, config, weights, info, (tier, ROWS, max_tokens, 0)).await?;
+        let forward = Forward::new(gpu, &config, tier, ROWS).await?;
+        let mut engine = Engine::assemble(gpu, config, weights, forward, info, (max_tokens, 0)).await?;
         engine.rec.begin_rehearsal();
         let rehearsed = engine.runs(&USUAL).await;
         let kernels = engine.rec.end_rehearsal();

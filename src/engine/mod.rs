@@ -1,6 +1,7 @@
 //! A loaded model and what is asked of it: logits, decisions, generation.
 
 mod ahead;
+mod chunk;
 mod decide;
 mod error;
 #[cfg(test)]
@@ -129,8 +130,6 @@ pub struct Engine {
 
 /// Most answer slots or labels read at once.
 const MOST_IDS: usize = 4096;
-/// Rows of a chunk where memory is short or nobody knows how much there is.
-const LEAST_CHUNK: u32 = 512;
 
 impl Engine {
     /// Reads a model file's index, streams its weights to the GPU and makes everything ready. On failure or cancel all GPU memory is given
@@ -165,15 +164,17 @@ impl Engine {
         let tier = options.precision.proven(gpu, tier, &gguf, config.attention.heads.head_dim).await?;
         let limits = gpu.info().into();
         let plan = ModelPlan::new(&gguf, &config, limits)?;
-        let mut chunk = if options.chunk > 0 { options.chunk } else { Self::default_chunk(gpu, Forward::widest(&config, tier)) };
-        let mut info = ModelInfo::new(&gguf, &config, &plan, tier, options.max_tokens, chunk);
+        let fixed_chunk = options.chunk > 0;
+        let mut chunk = if fixed_chunk { options.chunk } else { chunk::usual(gpu.info(), |rows| Forward::widest(&config, tier, rows)) };
+        let facts = |chunk| ModelInfo::new(&gguf, &config, &plan, tier, options.max_tokens, chunk);
+        let mut info = facts(chunk);
         // Kept prefixes may take what the plan leaves free and, while no prompt needs it, the planned cache itself.
         let mut cache_budget = options.cache_bytes.unwrap_or(2 * info.memory.cache);
         if let Some(all) = gpu.info().memory {
             let available = all.saturating_sub(gpu.memory_in_use());
-            while info.memory.total() > available && options.chunk == 0 && chunk > LEAST_CHUNK {
-                chunk /= 2;
-                info = ModelInfo::new(&gguf, &config, &plan, tier, options.max_tokens, chunk);
+            if !fixed_chunk {
+                chunk = chunk::fitting(chunk, available, |rows| facts(rows).memory.total());
+                info = facts(chunk);
             }
             if info.memory.total() > available {
                 return Err(EngineError::TooLarge { plan: Box::new(info.memory), available });
@@ -183,7 +184,12 @@ impl Engine {
         let allocated = now_seconds();
         let mut upload = |p: UploadProgress| progress(LoadProgress::Weights { done: p.done, total: p.total });
         let (weights, loading) = Weights::allocate(gpu, source, &config, &plan, &mut upload).await?;
-        let mut engine = Engine::assemble(gpu, config, weights, info, (tier, chunk, options.max_tokens, cache_budget)).await?;
+        // A browser does not say how much memory there is.
+        let (forward, rows) = chunk::scratch(gpu, &config, tier, chunk, fixed_chunk).await?;
+        if rows != chunk {
+            info = facts(rows);
+        }
+        let mut engine = Engine::assemble(gpu, config, weights, forward, info, (options.max_tokens, cache_budget)).await?;
         // What the first runs will need is compiled while the weights stream in; a software adapter, slow at that, compiles each kernel when a
         // prompt needs it.
         engine.rec.begin_rehearsal();
@@ -191,7 +197,7 @@ impl Engine {
         let kernels = engine.rec.end_rehearsal();
         rehearsed?;
         engine.rates.clear();
-        engine.fixed_chunk = options.chunk > 0;
+        engine.fixed_chunk = fixed_chunk;
         times.kernels = kernels.len();
         let compiling = gpu.compile_ahead(kernels);
         let heard = if times.kernels > 0 { go(progress(LoadProgress::Kernels(times.kernels))) } else { Ok(()) };
@@ -224,18 +230,19 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine of its parts: tier, rows of a chunk, token budget, bytes for kept prefixes.
+    /// An engine of its parts: model, scratch, facts, token budget, bytes for kept prefixes.
     async fn assemble(
         gpu: &Gpu,
         config: Config,
         weights: Weights,
+        forward: Forward,
         info: ModelInfo,
-        (tier, chunk, max_tokens, cache_budget): (Tier, u32, u32, u64),
+        (max_tokens, cache_budget): (u32, u64),
     ) -> Result<Engine, EngineError> {
         Ok(Engine {
             gpu: gpu.clone(),
             rec: Recorder::new(gpu).await?,
-            forward: Forward::new(gpu, &config, tier, chunk).await?,
+            forward,
             cache: Cache::new(gpu, &config),
             config,
             weights,
@@ -256,24 +263,6 @@ impl Engine {
             fixed_chunk: false,
             times: LoadTimes::default(),
         })
-    }
-
-    /// Rows of a chunk where nobody has said how many, for scratch buffers of up to `widest` columns.
-    fn default_chunk(gpu: &Gpu, widest: u32) -> u32 {
-        let info = gpu.info();
-        let mut rows = match info.memory {
-            _ if info.software => 128,
-            // Products of twice as many rows are up to 14 % faster, and take 0.17 GB more for a model of 3 GB.
-            Some(all) if all >= 16 << 30 => 2048,
-            Some(all) if all >= 8 << 30 => 1024,
-            // Browsers do not say; phones and old GPUs have smaller buffers.
-            None if info.max_buffer >= 2 << 30 => 1024,
-            _ => LEAST_CHUNK,
-        };
-        while rows > LEAST_CHUNK && u64::from(rows) * u64::from(widest) * 4 > info.max_binding {
-            rows /= 2;
-        }
-        rows
     }
 
     /// Tokenizer and chat template.

@@ -61,8 +61,8 @@ pub(super) const SUBMIT_SECONDS: f64 = 0.04;
 const READBACK_SECONDS: f64 = 0.03;
 /// A chunk should not take longer than this: cancels and clicks are heard between chunks.
 const CHUNK_SECONDS: f64 = 0.3;
-/// Rows of a chunk on the slowest adapter, where the scratch has room for them.
-const FEWEST_ROWS: usize = 256;
+/// Fewer rows do not tell that an adapter is slow.
+const TELLING_ROWS: usize = 128;
 /// Measurements of speed that count.
 const LATE: usize = 8;
 
@@ -146,10 +146,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Learns the adapter's speed: the best of late, since a few rows are a smaller share of what it can do than a full chunk.
-    pub(super) fn learn(&mut self, operations: f64, seconds: f64) {
-        if operations > 1e8 && seconds > 0.0 {
-            self.rates.push_back(operations / seconds);
+    /// Learns the adapter's speed from rows and the seconds they took: the best of late. A few rows, a smaller share of what it can do than a
+    /// full chunk, tell only what it can do at least.
+    pub(super) fn learn(&mut self, rows: usize, seconds: f64) {
+        let operations = self.operations(rows);
+        let rate = operations / seconds;
+        if operations > 1e8 && seconds > 0.0 && (rows >= TELLING_ROWS || rate > self.rate()) {
+            self.rates.push_back(rate);
             if self.rates.len() > LATE {
                 self.rates.pop_front();
             }
@@ -180,7 +183,7 @@ impl Engine {
     /// Rows of the next chunks: what the scratch holds or, on an adapter that is too slow for that, what it reads in a moment.
     pub(super) fn chunk_rows(&self) -> usize {
         let all = self.forward.max_rows() as usize;
-        if self.fixed_chunk { all } else { rows_of_chunk(self.rows_in(CHUNK_SECONDS), all) }
+        if self.fixed_chunk { all } else { super::chunk::in_a_moment(self.rows_in(CHUNK_SECONDS), all) }
     }
 
     /// Logits at the last position of `tokens`.
@@ -221,7 +224,7 @@ impl Engine {
         self.cache.release(sequence);
         let mut logits = self.settle(result)?;
         logits.forward_seconds = now_seconds() - start;
-        self.learn(self.operations(tokens.len()), logits.forward_seconds);
+        self.learn(tokens.len(), logits.forward_seconds);
         Ok(logits)
     }
 
@@ -332,7 +335,7 @@ impl Engine {
         self.forward.vocabulary(&mut self.rec, &self.weights, 0, 1);
         let bytes = self.rec.finish_and_read(self.forward.chosen(1)).await?;
         out.first_token_seconds = now_seconds() - start;
-        self.learn(self.operations(tokens.len()), out.first_token_seconds);
+        self.learn(tokens.len(), out.first_token_seconds);
         let mut fresh: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes);
         let mut in_flight = 1;
         loop {
@@ -378,11 +381,6 @@ impl Engine {
     }
 }
 
-/// As many rows as take a moment, whole tiles, within what is sensible.
-fn rows_of_chunk(moment: usize, all: usize) -> usize {
-    (moment / 128 * 128).max(FEWEST_ROWS).min(all)
-}
-
 /// The `count` largest, largest first, lower id first where equal.
 fn top(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
@@ -401,14 +399,7 @@ fn top(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{rows_of_chunk, top};
-
-    #[test]
-    fn a_slow_adapter_has_shorter_chunks() {
-        let rows = |moment| rows_of_chunk(moment, 2048);
-        assert_eq!([rows(0), rows(255), rows(700), rows(2047), rows(2048), rows(usize::MAX)], [256, 256, 640, 1920, 2048, 2048]);
-        assert_eq!([rows_of_chunk(0, 128), rows_of_chunk(4000, 500)], [128, 500]);
-    }
+    use super::top;
 
     #[test]
     fn top_is_ordered_and_stable() {

@@ -224,6 +224,7 @@ impl Engine {
         let prefixes: Vec<&[u32]> = groups.iter().filter(|g| g.prefix > 0).filter_map(|g| Some(&g.prompts.first()?[..g.prefix])).collect();
         let ahead = self.room_ahead(groups, &prefixes, ask.labels.len()).await;
         let ahead = self.settle(ahead)?;
+        let begun = now_seconds();
         let held = self.hold_prefixes(&prefixes, progress).await;
         ahead.into_iter().for_each(|id| self.unpin(id));
         let held = self.settle(held)?;
@@ -247,11 +248,11 @@ impl Engine {
         for (group, place) in groups.iter().zip(at..) {
             out.readings[place].extend(readings.by_ref().take(group.prompts.len()));
         }
-        let seconds = now_seconds() - began;
-        out.suffix_seconds += seconds;
+        out.suffix_seconds += now_seconds() - began;
         self.settle(result)?;
-        let rows: usize = groups.iter().flat_map(|g| g.prompts.iter().map(|p| p.len() - g.prefix)).sum();
-        self.learn(self.operations(rows), seconds);
+        let suffixes: usize = groups.iter().flat_map(|g| g.prompts.iter().map(|p| p.len() - g.prefix)).sum();
+        let fresh: u32 = held.iter().map(|(_, usage)| usage.tokens - usage.reused).sum();
+        self.learn(suffixes + fresh as usize, now_seconds() - begun);
         Ok(())
     }
 

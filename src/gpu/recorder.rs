@@ -180,6 +180,9 @@ impl Recorder {
         }
         if self.cost == 0 {
             self.budget = self.pace.budget();
+            // Natively nobody hears of what is done before somebody asks.
+            #[cfg(not(target_arch = "wasm32"))]
+            let _ = self.gpu.device().poll(wgpu::PollType::Poll);
             if self.pace.idle() {
                 self.ahead = FIRST;
             }

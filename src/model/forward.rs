@@ -199,14 +199,18 @@ pub(super) fn shape(config: &Config) -> Shape {
     Shape { key_heads, value_heads, eps: config.eps }
 }
 
+fn wide_columns(config: &Config, tier: Tier) -> u32 {
+    joined_columns(config).max(row_stride(tier, 2 * config.ffn))
+}
+
 fn inner_columns(config: &Config) -> u32 {
     config.ffn.max(config.delta.map_or(0, |d| d.channels()))
 }
 
 impl Forward {
-    /// Columns of the widest scratch buffer.
-    pub fn widest(config: &Config, tier: Tier) -> u32 {
-        joined_columns(config).max(row_stride(tier, 2 * config.ffn))
+    /// Bytes of the widest scratch buffer for chunks of up to `max_rows` rows.
+    pub fn widest(config: &Config, tier: Tier, max_rows: u32) -> u64 {
+        u64::from(padded_rows(tier, max_rows)) * u64::from(wide_columns(config, tier)) * 4
     }
 
     /// GPU bytes of everything beside weights and cache: activations of `max_rows` rows, inputs, the RoPE table for `max_tokens` positions,
@@ -217,7 +221,7 @@ impl Forward {
         let positions = max_tokens.max(512).checked_next_power_of_two().unwrap_or(1 << 31);
         let table = u64::from(positions) * u64::from(config.attention.heads.rotated / 2) * 8;
         let pieces = attention_step::scratch_bytes(&config.attention.heads, positions);
-        let row = 3 * config.dim + Self::widest(config, tier) + inner_columns(config) + mixed_columns(config);
+        let row = 3 * config.dim + wide_columns(config, tier) + inner_columns(config) + mixed_columns(config);
         let rows = u64::from(padded_rows(tier, max_rows)) * (u64::from(row) + u64::from(config.dim)) * 4;
         // What grows with the positions stands beside the old one of half its size.
         let linear = Linear::bytes(tier, sizes(config, tier, max_rows));
@@ -246,7 +250,7 @@ impl Forward {
             x: matrix("residual", config.dim).await?,
             x_out: matrix("residual of the last rows", config.dim).await?,
             normed: matrix("normed", config.dim).await?,
-            wide: matrix("projected, gate and up", Self::widest(config, tier)).await?,
+            wide: matrix("projected, gate and up", wide_columns(config, tier)).await?,
             inner: matrix("convolved, feed-forward", inner_columns(config)).await?,
             mixed: matrix("mixed", mixed_columns(config)).await?,
             last: matrix("final rows", config.dim).await?,

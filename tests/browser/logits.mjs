@@ -10,7 +10,7 @@ const TOLERANCE = 1e-3;
 const toleranceOf = (name) => (name.startsWith('qwen35') ? 2 : 1) * TOLERANCE;
 /** The software adapter computes about 2 billion operations a second; longer sequences are compared natively. SEMIF_LONGEST, for a GPU, raises it. */
 const LONGEST = Number(process.env.SEMIF_LONGEST ?? 100);
-const TINY = ['qwen2-tiny-Q8_0', 'minicpm5-tiny-real', ...['real', 'lmstudio', 'unsloth'].map((mix) => `qwen35-tiny-${mix}`), ...['Q8_0', 'Q4_K', 'Q6_K', 'Q5_0', 'Q4_0', 'Q4_1', 'Q5_1', 'Q5_K', 'F16', 'BF16'].map((type) => `qwen3-tiny-${type}`)];
+const TINY = ['qwen2-tiny-Q8_0', 'qwen2-tiny-linear', 'llama3-tiny-Q8_0', 'minicpm5-tiny-real', ...['real', 'lmstudio', 'unsloth', 'any'].map((mix) => `qwen35-tiny-${mix}`), ...['Q8_0', 'Q4_K', 'Q6_K', 'Q5_0', 'Q4_0', 'Q4_1', 'Q5_1', 'Q5_K', 'F16', 'BF16'].map((type) => `qwen3-tiny-${type}`)];
 
 const read = (name) => JSON.parse(fs.readFileSync(path.join(ORACLE, `${name}.json`), 'utf8'));
 const farthest = (found, wanted) => Math.max(...wanted.map((value, i) => Math.abs(value - found[i])));
