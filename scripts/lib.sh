@@ -69,7 +69,7 @@ has_wasm_target() {
 # library from its sources. There is no .cargo/config.toml on purpose: it would change everybody's builds.
 need_wasm_rust() {
   need_rust
-  # Leptos then makes fewer types: a fifth off the page's WASM.
+  # Leptos then makes fewer types, and less WASM.
   case ${CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS:=} in
     *erase_components*) ;;
     *) CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS+="${CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS:+ }--cfg erase_components" ;;
